@@ -1,0 +1,1 @@
+"""Who acts: one module an actor, each a loop over its own mailbox."""

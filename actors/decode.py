@@ -1,0 +1,211 @@
+"""The decode stepper: which rows run.
+
+Owns: the running rows with all their tokens, the grants of steps.
+Takes: Join, Withdraw, Cutoff and Closing from prefill; Stop from emitters; results from the device.
+Sends: Join, Step and Drop to the device; Tokens and Failed to emitters; Put to the store; Released and
+Departed to admission.
+Waited for by: nobody.
+
+Decode grants the device steps ahead, so that the device never waits for Trio between two of them, and
+no more than GRANT, so that a slow event loop holds the device back. Stop, Withdraw and Join take effect
+before the next step, however many are granted.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+import attrs
+import structlog
+import trio
+
+from motet.channels import admission, device
+from motet.channels import store as stores
+from motet.channels.decode import Closing, Cutoff, Join, Stop, ToDecode, Withdraw
+from motet.channels.device import (
+    Drop,
+    Dropped,
+    JoinFault,
+    RowTokens,
+    Snapshot,
+    Step,
+    StepFault,
+    Stepped,
+)
+from motet.channels.emitter import Failed, ToEmitter, Tokens
+from motet.channels.gauges import DecodeGauges
+from motet.channels.mailbox import Outlet, post
+from motet.channels.request import Work
+
+log = structlog.get_logger()
+
+GRANT = 16
+"""Steps granted ahead at most."""
+FAULTS = 3
+FAULT_WINDOW = 60.0
+"""So many step faults within so many seconds end the engine."""
+
+
+class DeviceFailing(Exception):
+    """Steps fail again and again: the device is not to be trusted with more."""
+
+
+@attrs.define(eq=False)
+class Running:
+    """A row that decodes."""
+
+    work: Work
+    outlet: Outlet[ToEmitter]
+    generated: list[int]
+    dropping: bool = False
+    """Its Drop is on the way: what it still gives is not told."""
+    withdrawn: bool = False
+
+
+@attrs.frozen
+class Outlets:
+    """Whom decode speaks to."""
+
+    admission: Outlet[admission.Released | admission.Departed]
+    store: Outlet[stores.Put | stores.Closing]
+    device: Outlet[device.DecodeCommand]
+
+
+async def decode(
+    inbox: trio.MemoryReceiveChannel[ToDecode], outlets: Outlets, gauges: DecodeGauges
+) -> None:
+    """Run until prefill has left.
+
+    Raises:
+        DeviceFailing: too many steps failed in a short time.
+    """
+    stepper = Stepper(outlets, gauges, trio.current_time)
+    with inbox:
+        while not stepper.over:
+            stepper.hear(await inbox.receive())
+    post(outlets.store, stores.Closing())
+
+
+class Stepper:
+    """The running rows. Every decision is synchronous."""
+
+    def __init__(
+        self, outlets: Outlets, gauges: DecodeGauges, clock: Callable[[], float]
+    ) -> None:
+        self.over = False
+        self._to = outlets
+        self._gauges = gauges
+        self._clock = clock
+        self._rows: dict[int, Running] = {}
+        self._granted = 0
+        self._faults: deque[float] = deque(maxlen=FAULTS)
+
+    def hear(self, message: ToDecode) -> None:
+        """Take one message and act on it."""
+        match message:
+            case Join():
+                self._join(message)
+            case Stepped(rows, steps):
+                self._granted -= steps
+                for new in rows:
+                    self._tokens(new)
+            case Stop(row):
+                self._drop([row])
+            case Withdraw(row):
+                self._withdraw(row)
+            case Dropped(row, snapshot):
+                self._dropped(row, snapshot)
+            case StepFault():
+                self._fault(message)
+            case JoinFault(row, error):
+                self._fail(row, "join_failed", error)
+            case Cutoff():
+                self._cutoff()
+            case Closing():
+                self.over = True
+            case _:
+                assert_never(message)
+        if self._rows and self._granted <= GRANT // 2:
+            post(self._to.device, Step(GRANT - self._granted))
+            self._granted = GRANT
+        self._gauges.active_rows = len(self._rows)
+
+    def _join(self, join: Join) -> None:
+        row = join.work.row
+        self._gauges.tokens += 1
+        post(join.outlet, Tokens((join.first,), join.finish))
+        if join.finish is not None:
+            post(self._to.admission, admission.Released(row))
+            return
+        self._rows[row] = Running(join.work, join.outlet, [join.first])
+        post(self._to.device, device.Join(row))
+
+    def _tokens(self, new: RowTokens) -> None:
+        running = self._rows[new.row]
+        running.generated.extend(new.tokens)
+        self._gauges.tokens += len(new.tokens)
+        if not running.dropping:
+            post(running.outlet, Tokens(new.tokens, new.finish))
+        if new.finish is not None:
+            self._gone(running, new.snapshot)
+
+    # --- leaving ---
+
+    def _withdraw(self, row: int) -> None:
+        running = self._rows.get(row)
+        if running is None:
+            post(self._to.admission, admission.Departed(row))
+            return
+        running.withdrawn = True
+        self._drop([row])
+
+    def _drop(self, rows: list[int]) -> None:
+        running = [row for row in rows if row in self._rows and not self._rows[row].dropping]
+        for row in running:
+            self._rows[row].dropping = True
+        if running:
+            post(self._to.device, Drop(tuple(running)))
+
+    def _dropped(self, row: int, snapshot: Snapshot | None) -> None:
+        running = self._rows.get(row)
+        if running is not None:  # else it had ended before its Drop
+            self._gone(running, snapshot)
+
+    def _gone(self, running: Running, snapshot: Snapshot | None) -> None:
+        """The device has dropped the row's arrays."""
+        row = running.work.row
+        del self._rows[row]
+        if snapshot is not None:
+            tokens = running.work.prompt + tuple(running.generated)
+            post(self._to.store, stores.Put(tokens, snapshot))
+        post(self._to.admission, admission.Released(row))
+        if running.withdrawn:
+            post(self._to.admission, admission.Departed(row))
+
+    # --- faults ---
+
+    def _fail(self, row: int, code: str, error: str) -> None:
+        running = self._rows.get(row)
+        if running is None:
+            return
+        if not running.dropping:
+            post(running.outlet, Failed(code, error))
+        self._gone(running, None)
+
+    def _fault(self, fault: StepFault) -> None:
+        self._granted -= fault.steps
+        self._gauges.step_faults += 1
+        log.error("step failed", requests=list(fault.rows), error=fault.error)
+        # Here the rows of a faulted step go back to prefill (Recover) once recovery is built.
+        for row in fault.rows:
+            self._fail(row, "step_failed", fault.error)
+        now = self._clock()
+        self._faults.append(now)
+        if len(self._faults) == FAULTS and now - self._faults[0] <= FAULT_WINDOW:
+            raise DeviceFailing(f"{FAULTS} steps failed within {FAULT_WINDOW:g} s: {fault.error}")
+
+    def _cutoff(self) -> None:
+        for running in self._rows.values():
+            if not running.dropping:
+                post(running.outlet, Failed("server_shutdown", "the server is shutting down"))
+        self._drop(list(self._rows))

@@ -1,0 +1,137 @@
+"""The emitter, one a request: from tokens to the caller's events.
+
+Owns: the row's text (detokenizer, stop strings) and its counts.
+Takes: what becomes of the row, from admission, prefill and decode.
+Sends: events to the caller; Stop to decode.
+Waited for by: its caller alone.
+
+A fault in here is its row's: the caller is told, decode drops the row.
+"""
+
+from collections.abc import Callable
+from typing import assert_never
+
+import attrs
+import structlog
+import trio
+
+from motet.channels import caller, decode
+from motet.channels.emitter import (
+    Accepted,
+    Failed,
+    Finish,
+    Prepared,
+    Rejected,
+    ToEmitter,
+    Tokens,
+)
+from motet.channels.mailbox import Outlet, post
+from motet.channels.request import Work
+from motet.engine.text import TextStream
+
+log = structlog.get_logger()
+
+
+async def emitter(
+    inbox: trio.MemoryReceiveChannel[ToEmitter],
+    to_caller: trio.MemorySendChannel[caller.ToCaller],
+    to_decode: Outlet[decode.Stop],
+    work: Work,
+    index: int,
+    text: Callable[[], TextStream],
+) -> None:
+    """Run until the row's terminal event, or until the caller has left.
+
+    A channel that closes without one means that the engine died.
+    """
+    row = Emitter(to_caller, to_decode, work, index)
+    with inbox, to_caller:
+        try:
+            row.text = text()
+            async for message in inbox:
+                row.hear(message)
+                if row.over:
+                    return
+        except Exception as error:  # contained: the row fails, nothing else
+            log.exception("emitter failed", request=work.row)
+            post(to_caller, caller.Failed(index, "emitter_failed", f"{type(error).__name__}: {error}"))
+            post(to_decode, decode.Stop(work.row))
+            return
+    row.left()
+
+
+@attrs.define(eq=False)
+class Emitter:
+    """One row's way out. Every decision is synchronous."""
+
+    _to_caller: Outlet[caller.ToCaller]
+    _to_decode: Outlet[decode.Stop]
+    _work: Work
+    _index: int
+    text: TextStream = attrs.field(init=False)
+    over: bool = False
+    _completion: int = 0
+    _cached: int = 0
+    _began: float = attrs.Factory(trio.current_time)
+    _first: float | None = None
+
+    def hear(self, message: ToEmitter) -> None:
+        """Take one message and act on it."""
+        match message:
+            case Tokens(tokens, finish):
+                self._tokens(tokens, finish)
+            case Prepared(cached):
+                self._cached = cached
+            case Accepted():
+                self._say(caller.Accepted(self._index))
+            case Rejected(code):
+                self._say(caller.Rejected(self._index, code))
+                self.over = True
+            case Failed(code, why):
+                self._say(caller.Failed(self._index, code, why))
+                self._log("request failed", code=code, error=why)
+                self.over = True
+            case _:
+                assert_never(message)
+
+    def _tokens(self, tokens: tuple[int, ...], finish: Finish | None) -> None:
+        if self._first is None:
+            self._first = trio.current_time()
+        ends = bool(tokens) and tokens[-1] in self._work.stop_tokens
+        text, used = self.text.push(tokens[:-1] if ends else tokens)
+        if self.text.stopped:
+            if finish is None:
+                post(self._to_decode, decode.Stop(self._work.row))
+            finish = "stop"
+        else:
+            used += ends
+        self._completion += used
+        if finish is not None:
+            text += self.text.finish()
+        if text:
+            self._say(caller.Text(self._index, text, self._completion))
+        if finish is not None:
+            usage = caller.Usage(len(self._work.prompt), self._completion, self._cached)
+            self._say(caller.Finished(self._index, finish, usage))
+            self._log("request finished", reason=finish)
+            self.over = True
+
+    def left(self) -> None:
+        """The caller has gone before the end."""
+        self._log("request withdrawn")
+
+    def _say(self, event: caller.ToCaller) -> None:
+        post(self._to_caller, event)
+
+    def _log(self, event: str, **more: object) -> None:
+        now = trio.current_time()
+        log.info(
+            event,
+            request=self._work.row,
+            prompt_tokens=len(self._work.prompt),
+            cached_tokens=self._cached,
+            completion_tokens=self._completion,
+            first_token_s=None if self._first is None else round(self._first - self._began, 4),
+            total_s=round(now - self._began, 4),
+            **more,
+        )

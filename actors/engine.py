@@ -1,0 +1,328 @@
+"""The engine as its callers see it: the client side of the actors' protocols.
+
+``Engine.generate`` opens a row, yields its stream of events, and on leaving, however, withdraws it.
+"""
+
+import contextlib
+import itertools
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from motet.actors.emitter import emitter
+from motet.actors.intake import Intake, InvalidRequest, Prompt
+from motet.channels import admission, caller, decode
+from motet.channels.emitter import ToEmitter, capacity
+from motet.channels.gauges import Gauges
+from motet.channels.mailbox import Outlet, open_mailbox, post
+from motet.channels.request import Sampling, Work
+from motet.engine.model import ModelFacts
+from motet.engine.selftest import SelfTest
+from motet.engine.text import TextStream
+
+DEFAULT_MAX_TOKENS = 512
+_FLUSH = 5.0  # seconds that callers have to leave after a drain's end
+
+
+class EngineDied(Exception):
+    """The engine has ended: no row of it can go on, and no new one can begin."""
+
+
+class NotTaken(Exception):
+    """The request was not taken and may be tried again: ``code`` is 'busy' or 'draining'."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@attrs.frozen
+class Request:
+    """What to generate. Sampling values are checked when the row is opened.
+
+    Args:
+        prompt: text or token ids to continue, or a chat's messages.
+        max_tokens: most tokens to generate; None for the engine's default. Never more than the
+            context has room for.
+        temperature: 0 is greedy.
+        top_p, top_k, min_p: filters; 1, 0 and 0 are off.
+        seed: makes sampling repeatable.
+        stop: strings that end the text, which is cut before them.
+        param: the field that the prompt came in, for errors.
+    """
+
+    prompt: Prompt
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    param: str = "prompt"
+
+
+@attrs.frozen
+class EngineInfo:
+    """What was found at start: read at /stats."""
+
+    facts: ModelFacts
+    selftest: SelfTest
+    batch: int
+    """Rows at once, as configured."""
+    places: int
+    """Rows at once, as this model allows."""
+
+
+@attrs.frozen
+class Ends:
+    """The channel ends that callers use."""
+
+    admission: Outlet[admission.ToAdmission]
+    decode: Outlet[decode.Stop]
+    tickets: trio.MemoryReceiveChannel[None]
+
+
+class Engine:
+    """A running engine. Made by ``motet.open_engine``."""
+
+    def __init__(
+        self,
+        info: EngineInfo,
+        tokenizer: Any,
+        ends: Ends,
+        nursery: trio.Nursery,
+        gauges: Gauges,
+        depths: Callable[[], dict[str, int]],
+        max_tokens: int,
+    ) -> None:
+        self.info = info
+        self.tokenizer = tokenizer
+        self.gauges = gauges
+        self.max_tokens = max_tokens
+        self.over = trio.Event()
+        """Set when the engine has ended, by a drain or by its death."""
+        self.death: BaseException | None = None
+        self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context)
+        self._stop_tokens = frozenset(tokenizer.eos_token_ids)
+        self._ends = ends
+        self._nursery = nursery
+        self._depths = depths
+        self._numbers = itertools.count(1)
+        self._tokenizing = trio.CapacityLimiter(2)
+        self._draining = False
+
+    @property
+    def health(self) -> str:
+        """'ok', 'draining' or 'failed'."""
+        if self.death is not None:
+            return "failed"
+        return "draining" if self._draining or self.over.is_set() else "ok"
+
+    def statistics(self) -> dict[str, Any]:
+        """Numbers of the moment, as plain values."""
+        gauges, info = self.gauges, self.info
+        return {
+            "batch": {
+                "configured": info.batch,
+                "mode": "batch" if info.places > 1 else "serial",
+                "reason": info.selftest.alone,
+                "active_rows": gauges.decode.active_rows,
+                "preparing_rows": gauges.prefill.preparing_rows,
+                "pending_rows": gauges.admission.pending_rows,
+                "submitted_rows": gauges.admission.submitted_rows,
+                "kv_bytes": gauges.device.kv_bytes,
+            },
+            "prompt_cache": attrs.asdict(gauges.store),
+            "device": {
+                "steps": gauges.device.steps,
+                "chunks": gauges.device.chunks,
+                "queue": gauges.device.queue,
+            },
+            "actors": self._depths(),
+            "tokens": {
+                "prompt": gauges.prefill.prompt_tokens,
+                "cached": gauges.prefill.cached_tokens,
+                "generated": gauges.decode.tokens,
+            },
+            "model": attrs.asdict(info.facts),
+            "selftest": attrs.asdict(info.selftest),
+        }
+
+    @contextlib.asynccontextmanager
+    async def generate(self, prompt: Prompt, **options: Any) -> AsyncIterator["Stream"]:
+        """Open one row; see Request for the options. Leaving the block cancels it.
+
+        Raises:
+            InvalidRequest: the request cannot be served as it stands.
+            NotTaken: too many wait, or the engine is draining.
+            EngineDied: the engine has ended.
+        """
+        async with self.open_rows([Request(prompt, **options)]) as stream:
+            yield stream
+
+    @contextlib.asynccontextmanager
+    async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator["Stream"]:
+        """As ``generate`` for several rows at once: their events carry the row's index."""
+        prompts = [await self._tokens(request) for request in requests]
+        with contextlib.ExitStack() as rows:
+            to_caller, events = trio.open_memory_channel[caller.ToCaller](float("inf"))
+            rows.enter_context(events)
+            with to_caller:
+                for index, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+                    work = self._work(request, prompt)
+                    text = partial(TextStream, self.tokenizer, request.stop, _continued(request, prompt))
+                    rows.callback(self._open(work, index, text, to_caller.clone()))
+            stream = Stream(events, len(requests), lambda: self.death)
+            await stream.accepted()
+            yield stream
+
+    def _open(
+        self,
+        work: Work,
+        index: int,
+        text: Callable[[], TextStream],
+        to_caller: trio.MemorySendChannel[caller.ToCaller],
+    ) -> Callable[[], None]:
+        """Submit a row; return what withdraws it."""
+        if self.over.is_set():
+            to_caller.close()
+            if self.death is None:
+                raise NotTaken("draining")
+            raise EngineDied("the engine has ended") from self.death
+        try:
+            self._ends.tickets.receive_nowait()
+        except trio.WouldBlock:
+            to_caller.close()
+            raise NotTaken("busy") from None
+        outlet, inbox = open_mailbox(ToEmitter, capacity(work.limit))
+        self._nursery.start_soon(
+            emitter, inbox, to_caller, self._ends.decode, work, index, text, name=f"emitter {work.row}"
+        )
+        post(self._ends.admission, admission.Submit(work, outlet))
+
+        def withdraw() -> None:
+            outlet.close()
+            post(self._ends.admission, admission.Withdraw(work.row))
+
+        return withdraw
+
+    async def _tokens(self, request: Request) -> tuple[int, ...]:
+        return await trio.to_thread.run_sync(
+            self._intake.tokens, request.prompt, request.param, limiter=self._tokenizing
+        )
+
+    def _work(self, request: Request, prompt: tuple[int, ...]) -> Work:
+        limit = self.max_tokens if request.max_tokens is None else request.max_tokens
+        if self.info.facts.context is not None:
+            limit = min(limit, self.info.facts.context - len(prompt))
+        seed = secrets.randbits(63) if request.seed is None else request.seed
+        sampling = Sampling(
+            request.temperature, request.top_p, request.top_k, request.min_p, seed
+        )
+        return Work(next(self._numbers), prompt, limit, sampling, self._stop_tokens)
+
+    async def drain(self, grace: float) -> None:
+        """Take no new work; wait for what runs, ``grace`` seconds at most, then end it truthfully."""
+        self._draining = True
+        post(self._ends.admission, admission.Drain())
+        with trio.move_on_after(grace):
+            await self.over.wait()
+            return
+        post(self._ends.admission, admission.Cutoff())
+        with trio.move_on_after(_FLUSH):
+            await self.over.wait()
+
+
+def _continued(request: Request, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens that the text continues: none for a chat's reply."""
+    chat = not isinstance(request.prompt, str) and isinstance(request.prompt[0], dict)
+    return () if chat else prompt
+
+
+class Stream:
+    """The events of one or more rows, as they come; each row's last is Finished or Failed."""
+
+    def __init__(
+        self,
+        events: trio.MemoryReceiveChannel[caller.ToCaller],
+        rows: int,
+        death: Callable[[], BaseException | None],
+    ) -> None:
+        self._events = events
+        self._open = rows
+        self._death = death
+        self._early: deque[caller.ToCaller] = deque()
+
+    async def accepted(self) -> None:
+        """Wait until every row is queued.
+
+        Raises:
+            NotTaken: one was not.
+        """
+        waiting = self._open
+        while waiting:
+            match event := await self._receive():
+                case caller.Accepted():
+                    waiting -= 1
+                case caller.Rejected():
+                    raise NotTaken(event.code)
+                case _:
+                    self._early.append(event)
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> "Event":
+        """The next event.
+
+        Raises:
+            EngineDied: the engine ended before the rows did.
+        """
+        if not self._early and not self._open:
+            raise StopAsyncIteration
+        event = self._early.popleft() if self._early else await self._receive()
+        return self._counted(event)
+
+    def ready(self) -> "list[Event]":
+        """The events that are there already, without waiting."""
+        events: list[Event] = []
+        while self._early or self._open:
+            try:
+                event = self._early.popleft() if self._early else self._events.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                break
+            events.append(self._counted(event))
+        return events
+
+    def _counted(self, event: caller.ToCaller) -> "Event":
+        assert not isinstance(event, caller.Accepted | caller.Rejected)
+        if isinstance(event, caller.Finished | caller.Failed):
+            self._open -= 1
+        return event
+
+    async def _receive(self) -> caller.ToCaller:
+        try:
+            return await self._events.receive()
+        except trio.EndOfChannel:
+            raise EngineDied("the engine has ended") from self._death()
+
+
+Event = caller.Text | caller.Finished | caller.Failed
+
+__all__ = [
+    "DEFAULT_MAX_TOKENS",
+    "Engine",
+    "EngineDied",
+    "EngineInfo",
+    "Event",
+    "InvalidRequest",
+    "NotTaken",
+    "Request",
+    "Stream",
+]

@@ -1,0 +1,249 @@
+"""The composition root: opens every channel, starts every actor, tells the end.
+
+    caller -> admission -> prefill -> decode -> emitter -> caller
+                  ^          ^  |     ^  |
+                  |          |  v     |  v
+                  +----------+ store <-> persister          device <- prefill, decode, store
+
+Each mailbox has the capacity that its senders' credits add up to; the argument is docs/protocols.md.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import attrs
+import structlog
+import trio
+
+from motet.actors import decode as decoding
+from motet.actors import prefill as prefilling
+from motet.actors.admission import Limits, admission
+from motet.actors.decode import GRANT, decode
+from motet.actors.device import DeviceLoop, DevicePort, FromThread, Log, Watch, device
+from motet.actors.engine import DEFAULT_MAX_TOKENS, Ends, Engine, EngineDied, EngineInfo
+from motet.actors.executor import Executor
+from motet.actors.persister import persister
+from motet.actors.prefill import Pace, prefill
+from motet.actors.store import store
+from motet.channels.admission import ToAdmission
+from motet.channels.decode import ToDecode
+from motet.channels.gauges import Gauges
+from motet.channels.mailbox import open_mailbox, post
+from motet.channels.persister import ToPersister
+from motet.channels.prefill import ToPrefill
+from motet.channels.store import ToStore
+from motet.engine import selftest
+from motet.engine.group import Observe
+from motet.engine.model import Model
+
+log = structlog.get_logger()
+
+
+@attrs.frozen
+class Settings:
+    """How an engine is to run."""
+
+    batch: int = 8
+    """Rows decoded together at most."""
+    prompt_concurrency: int = 8
+    """Prompts read by turns at most."""
+    prefill_step_size: int = 2048
+    """Prompt tokens read at once at most; with ``batch`` 1, exactly."""
+    max_decode_stall: float = 0.2
+    """Seconds that reading a prompt may hold up running rows, between two of their steps."""
+    prompt_cache_bytes: int = 1 << 30
+    """Ceiling of the prompt cache in memory; 0 for none."""
+    queue_limit: int = 256
+    """Requests that wait at most."""
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    """Tokens to generate when a request does not say."""
+    device_timeout: float = 300.0
+    """Seconds that one command on the device may take before the engine gives up on it."""
+
+
+Load = Callable[[], tuple[Model, Any]]
+"""Loads the model and its tokenizer; called on the device thread."""
+
+
+@attrs.frozen
+class Loaded:
+    """What the device thread reports when it is ready."""
+
+    info: EngineInfo
+    tokenizer: Any
+
+
+@contextlib.asynccontextmanager
+async def open_system(
+    load: Load,
+    settings: Settings,
+    *,
+    observe: Observe | None = None,
+    log_command: Log | None = None,
+) -> AsyncIterator[Engine]:
+    """Run an engine for as long as the block lasts; leaving it ends every row at once.
+
+    Args:
+        load: makes the model, on the device thread.
+        settings: how to run.
+        observe, log_command: see Group and DeviceLoop; called on the device thread.
+
+    Raises:
+        EngineDied: the engine ended by itself, and the block did not raise.
+        Exception: what loading raised, or the block.
+    """
+    body: BaseException | None = None
+    engine: Engine | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            engine = await nursery.start(
+                partial(_run, load, settings, observe=observe, log_command=log_command)
+            )
+            try:
+                yield engine
+            except BaseException as error:
+                body = error
+                raise
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        # A nursery wraps what passes through it; callers are to see their own errors as they were.
+        error = body if body is not None else _only(group)
+        if error is None:
+            raise
+        raise error from error.__cause__
+    if engine is not None and engine.death is not None:
+        raise EngineDied("the engine has ended") from engine.death
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The single error in a group of groups, or None if there are several."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        if len(error.exceptions) != 1:
+            return None
+        error = error.exceptions[0]
+    return error
+
+
+async def _run(
+    load: Load,
+    settings: Settings,
+    *,
+    observe: Observe | None,
+    log_command: Log | None,
+    task_status: trio.TaskStatus[Engine],
+) -> None:
+    """All actors, until a drain is over or one of them fails. A failure is the engine's death."""
+    engine: Engine | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            engine = await _start(nursery, load, settings, observe, log_command)
+            task_status.started(engine)
+    except Exception as error:
+        if engine is None:
+            raise
+        engine.death = (_only(error) if isinstance(error, ExceptionGroup) else None) or error
+        log.error("engine died", error=str(engine.death), exc_info=engine.death)
+    finally:
+        if engine is not None:
+            engine.over.set()
+
+
+async def _start(
+    nursery: trio.Nursery,
+    load: Load,
+    settings: Settings,
+    observe: Observe | None,
+    log_command: Log | None,
+) -> Engine:
+    # Seats outnumber places so that finished rows with slow readers do not keep the batch empty.
+    seats = 4 * settings.batch
+    open_requests = seats + settings.queue_limit
+    to_admission, admission_in = open_mailbox(ToAdmission, 2 * open_requests + 2 * seats + 2)
+    to_prefill, prefill_in = open_mailbox(ToPrefill, 4 * seats + 3)
+    to_decode, decode_in = open_mailbox(ToDecode, 5 * seats + 2 * GRANT + 2)
+    to_store, store_in = open_mailbox(ToStore, 6 * seats + 2)
+    to_persister, persister_in = open_mailbox(ToPersister, seats + 1)
+    to_tickets, tickets = trio.open_memory_channel[None](open_requests)
+    for _ in range(open_requests):
+        post(to_tickets, None)
+    port, watch, gauges = DevicePort(), Watch(), Gauges()
+    token = trio.lowlevel.current_trio_token()
+
+    def build() -> tuple[DeviceLoop, Loaded]:
+        model, tokenizer = load()
+        tested = selftest.run(model, settings.batch)
+        places = settings.batch if tested.alone is None else 1
+        executor = Executor(
+            model,
+            snapshots=tested.snapshots and settings.prompt_cache_bytes > 0,
+            observe=observe,
+        )
+        loop = DeviceLoop(
+            executor,
+            port,
+            FromThread(token, to_prefill),
+            FromThread(token, to_decode),
+            gauges.device,
+            watch,
+            log_command=log_command,
+        )
+        return loop, Loaded(EngineInfo(model.facts, tested, settings.batch, places), tokenizer)
+
+    loaded: Loaded = await nursery.start(
+        partial(device, build, port, watch, timeout=settings.device_timeout), name="device"
+    )
+    info = loaded.info
+    log.info(
+        "model loaded",
+        model=info.facts.name,
+        weight_bytes=info.facts.weight_bytes,
+        dtype=info.facts.dtype,
+        step_ms=round(1000 * info.selftest.step_seconds, 2),
+    )
+    if info.places < info.batch:
+        log.warning("rows are served one at a time", reason=info.selftest.alone)
+
+    start = nursery.start_soon
+    limits = Limits(places=info.places, seats=seats, waiting=settings.queue_limit)
+    start(admission, admission_in, to_prefill, to_tickets, limits, gauges.admission, name="admission")
+    pace = Pace(
+        stall=settings.max_decode_stall,
+        largest=settings.prefill_step_size,
+        token_seconds=info.selftest.token_seconds,
+        fixed=settings.batch == 1,
+        joiners=settings.prompt_concurrency,
+    )
+    outlets = prefilling.Outlets(to_admission, to_store, port, to_decode)
+    start(prefill, prefill_in, outlets, pace, gauges.prefill, name="prefill")
+    start(
+        decode, decode_in, decoding.Outlets(to_admission, to_store, port), gauges.decode, name="decode"
+    )
+    start(
+        store,
+        store_in,
+        to_prefill,
+        to_persister,
+        port,
+        settings.prompt_cache_bytes,
+        gauges.store,
+        name="store",
+    )
+    start(persister, persister_in, to_store, name="persister")
+
+    mailboxes = {
+        "admission": admission_in,
+        "prefill": prefill_in,
+        "decode": decode_in,
+        "store": store_in,
+        "persister": persister_in,
+    }
+
+    def depths() -> dict[str, int]:
+        return {name: box.statistics().current_buffer_used for name, box in mailboxes.items()}
+
+    ends = Ends(to_admission, to_decode, tickets)
+    return Engine(info, loaded.tokenizer, ends, nursery, gauges, depths, settings.max_tokens)

@@ -1,0 +1,52 @@
+"""To the decode stepper: from prefill, from emitters, from the device.
+
+Credits: Join, Withdraw and Stop once a seat each; Dropped once a seat; device replies are bounded by
+the steps that decode has granted.
+"""
+
+import attrs
+
+from motet.channels.device import Dropped, JoinFault, StepFault, Stepped
+from motet.channels.emitter import Finish, ToEmitter
+from motet.channels.mailbox import Outlet
+from motet.channels.request import Work
+
+
+@attrs.frozen
+class Join:
+    """A prepared row with its first token.
+
+    With a ``finish`` that token was its last, and the device has already dropped the row.
+    """
+
+    work: Work
+    outlet: Outlet[ToEmitter]
+    first: int
+    finish: Finish | None
+
+
+@attrs.frozen
+class Withdraw:
+    """The caller has left: let the row go if it runs here; this is the end of its way."""
+
+    row: int
+
+
+@attrs.frozen
+class Stop:
+    """The emitter has seen a stop string, or has failed: the row needs no more tokens."""
+
+    row: int
+
+
+@attrs.frozen
+class Cutoff:
+    """End the rows that run with a Failed event."""
+
+
+@attrs.frozen
+class Closing:
+    """Nothing more comes from prefill, and no row is left: leave."""
+
+
+ToDecode = Join | Withdraw | Stop | Cutoff | Closing | Stepped | StepFault | JoinFault | Dropped

@@ -1,0 +1,62 @@
+"""Numbers that actors keep for /stats. Each object has one writer; nobody decides by them."""
+
+import attrs
+
+
+@attrs.define
+class AdmissionGauges:
+    """Written by the admission queue."""
+
+    pending_rows: int = 0
+    live_rows: int = 0
+    submitted_rows: int = 0
+
+
+@attrs.define
+class PrefillGauges:
+    """Written by the prefill cohort."""
+
+    preparing_rows: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@attrs.define
+class DecodeGauges:
+    """Written by the decode stepper."""
+
+    active_rows: int = 0
+    tokens: int = 0
+    step_faults: int = 0
+
+
+@attrs.define
+class StoreGauges:
+    """Written by the prompt-cache store."""
+
+    entries: int = 0
+    bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    hit_tokens: int = 0
+
+
+@attrs.define
+class DeviceGauges:
+    """Written by the device thread."""
+
+    steps: int = 0
+    chunks: int = 0
+    kv_bytes: int = 0
+    queue: int = 0
+
+
+@attrs.define
+class Gauges:
+    """All of them."""
+
+    admission: AdmissionGauges = attrs.Factory(AdmissionGauges)
+    prefill: PrefillGauges = attrs.Factory(PrefillGauges)
+    decode: DecodeGauges = attrs.Factory(DecodeGauges)
+    store: StoreGauges = attrs.Factory(StoreGauges)
+    device: DeviceGauges = attrs.Factory(DeviceGauges)

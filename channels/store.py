@@ -1,0 +1,52 @@
+"""To the prompt-cache store: from prefill and decode, from the persister.
+
+Credits: Take and ReleaseLease once a seat; Put once a seat from each of prefill and decode.
+"""
+
+import attrs
+
+from motet.channels.device import Snapshot
+
+
+@attrs.frozen
+class Take:
+    """Which snapshot holds the longest usable prefix of these tokens? Answered by a Lease.
+
+    At least one token of the prompt is always left to be read. With ``edge``, only a prefix whose
+    length is a multiple of it will do.
+    """
+
+    row: int
+    prompt: tuple[int, ...]
+    edge: int = 1
+
+
+@attrs.frozen
+class ReleaseLease:
+    """The row needs its lease no longer. Idempotent; follows Take on the same channel."""
+
+    row: int
+
+
+@attrs.frozen
+class Put:
+    """A snapshot whose ``snapshot.length`` tokens are the first of ``tokens``; ownership passes."""
+
+    tokens: tuple[int, ...]
+    snapshot: Snapshot
+
+
+@attrs.frozen
+class Loaded:
+    """The persister's answer to Load: a snapshot restored from disk, or None for a miss."""
+
+    row: int
+    snapshot: Snapshot | None
+
+
+@attrs.frozen
+class Closing:
+    """One of the two writers has left; when both have, flush and leave."""
+
+
+ToStore = Take | ReleaseLease | Put | Loaded | Closing

@@ -1,0 +1,135 @@
+"""The group: the rows that go through the model together, one token a step.
+
+A lone row keeps the caches it was prepared with: the serial graph, no mask, no padding, nothing
+copied. When a second row joins, mlx-lm's batch caches hold both (left-padded to the longest); they
+stay until the group is empty.
+
+Steps are pipelined: ``step`` queues the next forward before it reads the tokens of the one before.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from motet.engine.row import Finish, Row
+from motet.engine.sampling import RowSampler
+
+Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
+"""Called with the rows' numbers and their logits [B, V] of each forward; for oracles."""
+
+Sampled: TypeAlias = tuple[Row, int, Finish | None]
+
+
+class Group:
+    """Rows decoded together. Not thread-safe: it lives on the device thread."""
+
+    def __init__(self, model: nn.Module, observe: Observe | None = None) -> None:
+        self._model = model
+        self._observe = observe
+        self.rows: list[Row] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = []
+        self.caches: list[Any] = []
+        self._merged = False
+        self._register: mx.array | None = None  # [B] the tokens to feed next
+        self._unread: list[Row] | None = None  # rows of a register that nobody has read yet
+        self._sampler: RowSampler | None = None
+
+    def join(self, row: Row) -> None:
+        """Take a prepared row in. The step in flight must be settled.
+
+        If this raises, the group is as it was.
+        """
+        assert self._unread is None and row.token is not None
+        if not self.rows:
+            self.caches, self._register = row.caches, row.token
+        else:
+            running = self.caches
+            if not self._merged:
+                running = [type(cache).merge([cache]) for cache in running]
+            # extend() assigns new arrays to its object's attributes: on shallow copies a failure in
+            # one layer leaves the group whole.
+            joined = [copy.copy(cache) for cache in running]
+            for cache, solo in zip(joined, row.caches, strict=True):
+                cache.extend(type(solo).merge([solo]))
+            mx.eval([cache.state for cache in joined])
+            self.caches, self._merged = joined, True
+            assert self._register is not None
+            self._register = mx.concatenate([self._register, row.token])
+            row.caches = []
+        self.rows = [*self.rows, row]
+        self._sampler = None
+
+    def step(self) -> list[Sampled]:
+        """Queue a step, then read the tokens of the one before it.
+
+        Returns:
+            What was read, in the rows' order: nothing on the first step after a settle. Rows with a
+            finish are still in the group; ``drop`` takes them out.
+        """
+        if self._unread is not None and all(row.made + 1 >= row.limit for row in self.rows):
+            return self.settle()  # the tokens in flight are each row's last
+        previous = self._register
+        assert previous is not None
+        logits = self._model(previous[:, None], cache=self.caches)[:, -1, :]
+        if self._sampler is None:
+            self._sampler = RowSampler([row.session for row in self.rows])
+        if self._observe is not None:
+            self._observe(tuple(row.number for row in self.rows), logits)
+        register = self._sampler.draw(logits)
+        mx.async_eval(register)
+        for row in self.rows:
+            row.fed += 1
+        unread, self._unread, self._register = self._unread, self.rows, register
+        return _read(unread, previous) if unread is not None else []
+
+    def settle(self) -> list[Sampled]:
+        """Read the tokens of the step in flight, if one is."""
+        unread, self._unread = self._unread, None
+        if unread is None:
+            return []
+        assert self._register is not None
+        return _read(unread, self._register)
+
+    def extract(self, number: int) -> list[Any]:
+        """One row's caches as caches of a lone row: handed over if it is alone, else copied."""
+        if not self._merged:
+            return self.caches
+        index = [row.number for row in self.rows].index(number)
+        caches = [cache.extract(index) for cache in self.caches]
+        mx.async_eval([cache.state for cache in caches])
+        return caches
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """Take rows out, with the left padding that the others then share."""
+        keep = [i for i, row in enumerate(self.rows) if row.number not in numbers]
+        if not keep:
+            self._clear()
+            return
+        if len(keep) == len(self.rows):
+            return
+        for cache in self.caches:
+            cache.filter(keep)
+        assert self._register is not None
+        self._register = self._register[mx.array(keep)]
+        self.rows = [self.rows[i] for i in keep]
+        if self._unread is not None:
+            self._unread = self.rows
+        self._sampler = None
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._clear()
+
+
+def _read(rows: list[Row], register: mx.array) -> list[Sampled]:
+    sampled: list[Sampled] = []
+    for row, token in zip(rows, register.tolist(), strict=True):  # type: ignore[arg-type]
+        row.made += 1
+        sampled.append((row, token, row.finish(token)))
+    return sampled

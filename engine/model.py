@@ -1,0 +1,73 @@
+"""The loaded model, and what the rest of the house needs to know of it."""
+
+import gc
+from typing import Any
+
+import attrs
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+from mlx_lm import utils as mlx_lm_utils
+from mlx_lm.models.cache import make_prompt_cache
+
+
+@attrs.frozen
+class ModelFacts:
+    """Facts of a model, as plain values."""
+
+    name: str
+    vocabulary: int
+    context: int | None
+    """Most tokens of a row, prompt and completion together; None if the model names no limit."""
+    weight_bytes: int
+    dtype: str
+
+
+class Model:
+    """An mlx-lm model. Built, run and freed on one thread: its arrays are bound to it."""
+
+    def __init__(self, module: nn.Module, config: dict[str, Any], name: str) -> None:
+        self.module = module
+        self.facts = _facts(module, config, name)
+
+    def caches(self) -> list[Any]:
+        """Empty caches of one row."""
+        return list(make_prompt_cache(self.module))
+
+
+def load(name: str) -> tuple[Model, Any]:
+    """Load an mlx-lm directory or hub model.
+
+    Returns:
+        The model, and mlx-lm's TokenizerWrapper (which holds no arrays).
+
+    Raises:
+        Exception: whatever mlx-lm raises for a model that it cannot find or load.
+    """
+    module, tokenizer, config = mlx_lm_utils.load(name, return_config=True)
+    return Model(module, config, name), tokenizer
+
+
+def _facts(module: nn.Module, config: dict[str, Any], name: str) -> ModelFacts:
+    text = config.get("text_config") or config
+    arrays = [array for _, array in tree_flatten(module.parameters())]
+    floating = [a.dtype for a in arrays if mx.issubdtype(a.dtype, mx.floating)]
+    context = text.get("max_position_embeddings")
+    return ModelFacts(
+        name=name,
+        vocabulary=int(text.get("vocab_size") or config["vocab_size"]),
+        context=int(context) if context else None,
+        weight_bytes=sum(array.nbytes for array in arrays),
+        dtype=str(floating[0]).rpartition(".")[2] if floating else "unknown",
+    )
+
+
+def release_device() -> None:
+    """The device thread's last act, after the last reference to the model and its rows is gone.
+
+    Without ``clear_streams`` the process can crash when it exits.
+    """
+    gc.collect()
+    mx.synchronize()
+    mx.clear_cache()
+    mx.clear_streams()

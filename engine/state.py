@@ -1,0 +1,55 @@
+"""A row's caches as a value: what can be copied, cut and measured of them.
+
+Capabilities are read off the caches, never off a model's name. Which layouts can hold many rows is
+the group's matter (group.py).
+"""
+
+import copy
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+from mlx_lm.models.cache import KVCache, can_trim_prompt_cache, trim_prompt_cache
+
+
+def batchable(caches: list[Any]) -> bool:
+    """Whether a group of several rows can hold these: full attention, nothing else yet."""
+    return all(type(cache) is KVCache for cache in caches)
+
+
+def trimmable(caches: list[Any]) -> bool:
+    """Whether a shorter prefix can be cut from these now."""
+    return bool(can_trim_prompt_cache(caches))
+
+
+def copyable(caches: list[Any]) -> bool:
+    """Whether ``fresh_copy`` can make these anew from their state."""
+    return all(hasattr(type(cache), "from_state") for cache in caches)
+
+
+def fresh_copy(caches: list[Any], surplus: int = 0) -> list[Any]:
+    """Caches over the same contents with array handles of their own.
+
+    Caches write in place: with the same array objects two holders would see each other's writes;
+    with fresh handles the first write copies.
+
+    Args:
+        caches: the source, unchanged.
+        surplus: tokens to cut from the end.
+    """
+    fresh = [type(cache).from_state(_fresh_handles(cache.state)) for cache in caches]
+    if surplus:
+        trim_prompt_cache(fresh, surplus)
+    return fresh
+
+
+def _fresh_handles(state: Any) -> Any:
+    def fresh(leaf: Any) -> Any:
+        return leaf[:] if isinstance(leaf, mx.array) else copy.copy(leaf)
+
+    return tree_map(fresh, state)
+
+
+def nbytes(caches: list[Any]) -> int:
+    """Bytes allocated, unused room included."""
+    return sum(cache.nbytes for cache in caches)
