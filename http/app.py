@@ -1,0 +1,140 @@
+"""The routes. A client of the engine and nothing else: whatever it can do, a library user can do."""
+
+import time
+from typing import Any
+
+import trio
+from quart import Quart, Response, jsonify, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from motet import Engine, Failed, Finished, InvalidRequest, NotTaken, Request, Stream, Text
+from motet.http import parameters
+from motet.http.completions import CHAT, TEXT, Answer, Kind
+from motet.http.connection import LEASES, Exchange
+from motet.http.errors import HTTPError, as_http_error, respond, row_error
+from motet.http.streaming import Events
+
+BODY_LIMIT = 32 << 20
+"""Bytes of a request's body at most."""
+
+_PARSE_APART = 1 << 16  # bytes from which a body is parsed in a worker thread
+
+
+def make_app(engine: Engine, model: str) -> Quart:
+    """The application.
+
+    Args:
+        engine: what it serves.
+        model: the id that requests name and answers carry.
+    """
+    app = QuartTrio("motet")
+    app.asgi_http_class = Exchange  # type: ignore[assignment]
+    app.config["RESPONSE_TIMEOUT"] = None  # streams last as long as they last
+    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
+    started = int(time.time())
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions() -> Response:
+        return await _complete(engine, model, CHAT)
+
+    @app.post("/v1/completions")
+    async def completions() -> Response:
+        return await _complete(engine, model, TEXT)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        one = {"id": model, "object": "model", "created": started, "owned_by": "motet"}
+        if engine.info.facts.context is not None:
+            one["max_model_len"] = engine.info.facts.context
+        return jsonify({"object": "list", "data": [one]})
+
+    @app.get("/health")
+    async def health() -> tuple[Response, int]:
+        state = engine.health
+        return jsonify({"status": state}), 200 if state == "ok" else 503
+
+    @app.get("/stats")
+    async def stats() -> Response:
+        return jsonify(engine.statistics())
+
+    @app.errorhandler(HTTPError)
+    @app.errorhandler(InvalidRequest)
+    @app.errorhandler(NotTaken)
+    async def refused(error: Exception) -> Response:
+        return respond(as_http_error(error))
+
+    @app.errorhandler(RequestEntityTooLarge)
+    async def too_large(_: Exception) -> Response:
+        message = f"the body is larger than {BODY_LIMIT} bytes"
+        return respond(HTTPError(413, message, param="body", code="request_too_large"))
+
+    @app.errorhandler(HTTPException)
+    async def other(error: HTTPException) -> Response:
+        return respond(HTTPError(error.code or 500, error.description or error.name))
+
+    return app
+
+
+async def _complete(engine: Engine, model: str, kind: Kind) -> Response:
+    if engine.health == "draining":  # before the body is even parsed
+        raise NotTaken("draining")
+    data = await request.get_data()
+    assert isinstance(data, bytes)
+    if len(data) < _PARSE_APART:
+        body = parameters.parse(data)
+    else:
+        body = await trio.to_thread.run_sync(parameters.parse, data)
+    fields = parameters.Fields(body)
+    _check_model(fields.take("model", parameters.text, ""), model)
+    rows = parameters.chat(fields) if kind.chat else parameters.completion(fields)
+    streamed = fields.take("stream", parameters.flag, False)
+    include_usage = fields.take("stream_options", parameters.stream_options, False)
+    fields.finish()
+    stream = await _open(engine, rows)
+    answer = Answer(kind, model, len(rows), include_usage)
+    if not streamed:
+        return jsonify(await _whole(stream, answer, len(rows)))
+    response = Response(Events(stream, answer), mimetype="text/event-stream")  # type: ignore[arg-type]
+    response.headers["Cache-Control"] = "no-cache"
+    response.headers["X-Accel-Buffering"] = "no"
+    response.timeout = None
+    return response
+
+
+def _check_model(asked: str, model: str) -> None:
+    """The id itself, its last part, or none; 'default_model' is what mlx_lm.server calls its own."""
+    if asked not in {"", "default_model", model, model.rstrip("/").rpartition("/")[2]}:
+        raise HTTPError(
+            404,
+            f"the model '{asked}' does not exist: this server has '{model}'",
+            param="model",
+            code="model_not_found",
+        )
+
+
+async def _open(engine: Engine, rows: list[Request]) -> Stream:
+    """The rows' stream; it ends with this HTTP request, however that ends."""
+    leases = request.scope[LEASES]  # type: ignore[typeddict-item]
+    try:
+        stream: Stream = await leases.enter_async_context(engine.open_rows(rows))
+    except Exception as error:
+        raise as_http_error(error) from error
+    return stream
+
+
+async def _whole(stream: Stream, answer: Answer, rows: int) -> dict[str, Any]:
+    texts: list[list[str]] = [[] for _ in range(rows)]
+    ends: dict[int, Finished] = {}
+    try:
+        async for event in stream:
+            match event:
+                case Text(index, text):
+                    texts[index].append(text)
+                case Finished(index):
+                    ends[index] = event
+                case Failed(_, code, message):
+                    raise row_error(code, message)
+    except Exception as error:
+        raise as_http_error(error) from error
+    return answer.whole(["".join(text) for text in texts], [ends[i] for i in range(rows)])

@@ -1,0 +1,129 @@
+"""OpenAI's completion objects: chat and text, whole and streamed.
+
+https://platform.openai.com/docs/api-reference/chat/object and .../chat-streaming
+"""
+
+import json
+import secrets
+import time
+from typing import Any
+
+import attrs
+
+from motet import Failed, Finished, Text, Usage
+
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@attrs.frozen
+class Kind:
+    """What differs between the two routes."""
+
+    prefix: str
+    object: str
+    chunk: str
+    chat: bool
+
+
+CHAT = Kind("chatcmpl-", "chat.completion", "chat.completion.chunk", True)
+TEXT = Kind("cmpl-", "text_completion", "text_completion", False)
+
+
+class Answer:
+    """One response: its identity, and how events are written in its form."""
+
+    def __init__(self, kind: Kind, model: str, rows: int, include_usage: bool) -> None:
+        self._kind = kind
+        self._rows = rows
+        self._include_usage = include_usage
+        self._id = kind.prefix + secrets.token_hex(12)
+        self._created = int(time.time())
+        self._model = model
+        self._usage: dict[int, Usage] = {}
+
+    # --- whole ---
+
+    def whole(self, texts: list[str], ends: list[Finished]) -> dict[str, Any]:
+        """The object of a response that is not streamed."""
+        choices = []
+        for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
+            said: dict[str, Any] = (
+                {"message": {"role": "assistant", "content": text, "refusal": None}}
+                if self._kind.chat
+                else {"text": text}
+            )
+            choices.append(
+                {"index": index, **said, "logprobs": None, "finish_reason": end.reason}
+            )
+        return {
+            "id": self._id,
+            "object": self._kind.object,
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+            "usage": _usage([end.usage for end in ends]),
+        }
+
+    # --- streamed ---
+
+    def opening(self) -> str:
+        """What a stream begins with: it sends the headers at once. A chat's names its role."""
+        if not self._kind.chat:
+            return ": accepted\n\n"
+        return "".join(
+            self._chunk(index, '{"role":"assistant","content":""}') for index in range(self._rows)
+        )
+
+    def event(self, event: Text | Finished | Failed) -> str:
+        """An event of a row, as server-sent events."""
+        match event:
+            case Text(index, text):
+                return self._chunk(index, self._said(text))
+            case Finished(index, reason, usage):
+                self._usage[index] = usage
+                return self._chunk(index, "{}" if self._kind.chat else self._said(""), reason)
+            case Failed(_, code, message):
+                return error_event(code, message)
+
+    def closing(self) -> str:
+        """What a stream ends with."""
+        if not self._include_usage or len(self._usage) < self._rows:
+            return "data: [DONE]\n\n"
+        usage = _compact(_usage(list(self._usage.values())))
+        return f"{self._head}[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n"
+
+    @property
+    def _head(self) -> str:
+        return (
+            f'data: {{"id":"{self._id}","object":"{self._kind.chunk}","created":{self._created},'
+            f'"model":{_compact(self._model)},"choices":'
+        )
+
+    def _said(self, text: str) -> str:
+        quoted = _compact(text)
+        return f'{{"content":{quoted}}}' if self._kind.chat else quoted
+
+    def _chunk(self, index: int, said: str, reason: str | None = None) -> str:
+        key = "delta" if self._kind.chat else "text"
+        usage = ',"usage":null' if self._include_usage else ""
+        return (
+            f'{self._head}[{{"index":{index},"{key}":{said},"logprobs":null,'
+            f'"finish_reason":{_compact(reason)}}}]{usage}}}\n\n'
+        )
+
+
+def error_event(code: str, message: str) -> str:
+    """An error in a stream that has begun, as OpenAI's clients raise it."""
+    error = {"message": message, "type": "server_error", "param": None, "code": code}
+    return f"data: {_compact({'error': error})}\n\n"
+
+
+def _usage(rows: list[Usage]) -> dict[str, Any]:
+    prompt = sum(row.prompt_tokens for row in rows)
+    completion = sum(row.completion_tokens for row in rows)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows)},
+    }

@@ -1,0 +1,65 @@
+"""The body of a streamed response: server-sent events from a stream of the engine.
+
+A class and not a generator: nothing to close, nothing half-started. It never raises: a failure after the
+headers is an error event, and the stream ends as any other.
+"""
+
+from types import TracebackType
+from typing import Self
+
+import trio
+from quart.wrappers.response import ResponseBody
+
+from motet import EngineDied, Stream
+from motet.http.completions import Answer, error_event
+
+KEEP_ALIVE = 5.0
+"""Seconds without an event after which a comment is sent: it shows the client that the server is there,
+and the server whether the client is."""
+
+
+class Events(ResponseBody):
+    """Iterates over what is to be written, events that are ready together in one piece."""
+
+    def __init__(self, stream: Stream, answer: Answer) -> None:
+        self._stream = stream
+        self._answer = answer
+        self._begun = False
+        self._over = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        return None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._over:
+            raise StopAsyncIteration
+        if not self._begun:
+            self._begun = True
+            return self._answer.opening().encode()
+        return (await self._next()).encode()
+
+    async def _next(self) -> str:
+        try:
+            with trio.move_on_after(KEEP_ALIVE) as waiting:
+                first = await anext(self._stream)
+            if waiting.cancelled_caught:
+                return ": waiting\n\n"
+            events = [first, *self._stream.ready()]
+            return "".join(map(self._answer.event, events))
+        except StopAsyncIteration:
+            self._over = True
+            return self._answer.closing()
+        except EngineDied:
+            self._over = True
+            return error_event("engine_died", "the engine has failed") + "data: [DONE]\n\n"

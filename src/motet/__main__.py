@@ -1,0 +1,211 @@
+"""The command line: ``motet serve`` and ``motet default-model``."""
+
+import argparse
+import ctypes
+import os
+import re
+import sys
+from functools import partial
+
+import structlog
+import trio
+
+from motet import __version__, logs
+from motet.actors.system import Settings
+
+log = structlog.get_logger()
+
+_DEFAULT_MODEL_ID = "smollm2-135m-instruct"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; return the exit code."""
+    options = _parser().parse_args(arguments)
+    run: int = options.run(options)
+    return run
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="motet", description="A language model on MLX for many callers at once."
+    )
+    parser.add_argument("--version", action="version", version=f"motet {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_serve_options(serve)
+    serve.set_defaults(run=_serve)
+    default = commands.add_parser(
+        "default-model", help="make the default model's directory if need be, and print it"
+    )
+    default.set_defaults(run=_default_model)
+    return parser
+
+
+def _add_serve_options(parser: argparse.ArgumentParser) -> None:
+    default = Settings()
+    add = parser.add_argument
+    add("--model", help="an mlx-lm model directory or hub name; the embedded default model if absent")
+    add("--host", default="127.0.0.1", help="address to serve on")
+    add("--port", type=int, default=8080, help="port to serve on; 0 for any free one")
+    add(
+        "--batch",
+        "--decode-concurrency",
+        type=_positive,
+        default=default.batch,
+        metavar="N",
+        help="rows decoded together at most; with 1 a request's tokens never depend on the load",
+    )
+    add(
+        "--prompt-concurrency",
+        type=_positive,
+        default=default.prompt_concurrency,
+        metavar="N",
+        help="prompts read by turns at most",
+    )
+    add(
+        "--prefill-step-size",
+        type=_positive,
+        default=default.prefill_step_size,
+        metavar="N",
+        help="prompt tokens read at once at most",
+    )
+    add(
+        "--max-decode-stall",
+        type=_positive,
+        default=round(1000 * default.max_decode_stall),
+        metavar="MS",
+        help="milliseconds that reading a prompt may hold up running streams at a time",
+    )
+    add(
+        "--max-tokens",
+        type=_positive,
+        default=default.max_tokens,
+        metavar="N",
+        help="tokens to generate when a request does not say",
+    )
+    add(
+        "--prompt-cache-bytes",
+        type=_bytes,
+        default=default.prompt_cache_bytes,
+        metavar="BYTES",
+        help="ceiling of the prompt cache in memory, as 500MB or 2GiB; 0 for none",
+    )
+    add(
+        "--queue-limit",
+        type=_positive,
+        default=default.queue_limit,
+        metavar="N",
+        help="requests that wait at most; past it they are told 429",
+    )
+    add(
+        "--drain-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds that running streams have to end after SIGTERM or SIGINT",
+    )
+    add(
+        "--device-timeout",
+        type=float,
+        default=default.device_timeout,
+        metavar="S",
+        help="seconds that one command on the device may take before the server gives up",
+    )
+    add(
+        "--log-level",
+        default="INFO",
+        type=str.upper,
+        choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+        help="least severe events to log",
+    )
+    add("--log-json", action="store_true", help="log JSON lines")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def _bytes(text: str) -> int:
+    """A count of bytes: 1000000, 500MB, 2GiB."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"not a size: {text}")
+    number, unit, binary = match.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** _UNITS[unit])
+
+
+def _serve(options: argparse.Namespace) -> int:
+    # Imported late, so that --help does not wait for MLX.
+    from motet import EngineDied
+    from motet.engine import default_model, model
+    from motet.http.server import CannotListen, HTTPSettings, run
+
+    logs.configure(options.log_level, as_json=options.log_json)
+    # The device thread and Trio share the interpreter lock: the default of 5 ms would let either
+    # keep the other waiting for longer than a fast model's step takes.
+    sys.setswitchinterval(0.0005)
+    _say_if_openblas_is_missing()
+    settings = Settings(
+        batch=options.batch,
+        prompt_concurrency=options.prompt_concurrency,
+        prefill_step_size=options.prefill_step_size,
+        max_decode_stall=options.max_decode_stall / 1000,
+        prompt_cache_bytes=options.prompt_cache_bytes,
+        queue_limit=options.queue_limit,
+        max_tokens=options.max_tokens,
+        device_timeout=options.device_timeout,
+    )
+    http = HTTPSettings(options.host, options.port, options.drain_timeout)
+    try:
+        name = options.model or os.fspath(default_model.directory())
+        model_id = options.model or _DEFAULT_MODEL_ID
+        trio.run(run, partial(model.load, name), model_id, settings, http)
+    except (CannotListen, default_model.DefaultModelMissing) as error:
+        log.error(str(error))
+        return 1
+    except EngineDied as error:
+        log.error("the engine has failed", cause=str(error.__cause__))
+        return 1
+    except Exception as error:
+        log.error("cannot serve", error=f"{type(error).__name__}: {error}", exc_info=True)
+        return 1
+    return 0
+
+
+def _say_if_openblas_is_missing() -> None:
+    """MLX's Linux CPU wheel carries the reference BLAS, which is some 40 times slower."""
+    import mlx.core as mx
+
+    if sys.platform != "linux" or mx.default_device() != mx.Device(mx.cpu):
+        return
+    if not hasattr(ctypes.CDLL(None), "openblas_get_config"):
+        log.warning(
+            "matrix products will be slow: install Debian's libopenblas0-pthread and start with "
+            "LD_PRELOAD=libopenblas.so.0"
+        )
+
+
+def _default_model(_: argparse.Namespace) -> int:
+    from motet.engine import default_model
+
+    try:
+        print(default_model.directory())
+    except default_model.DefaultModelMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
