@@ -9,9 +9,9 @@ Order: commands run as they come, but granted steps alternate with them: while a
 one command that computes comes between two of its steps. Before such a command the step in flight is
 settled and its tokens are delivered, so a late error is always blamed on its own step.
 
-Tokens go to Trio one step at a time, or, when steps are faster than REPORT_EVERY, several together:
-waking Trio for each would cost a fast model more (both need the interpreter lock) than it gives a
-reader.
+Tokens go to Trio when the next step has been handed to the device, so that the two threads do not fight
+for the interpreter lock; and when steps are faster than REPORT_EVERY, several together: waking Trio for
+each would cost a fast model more than it gives a reader.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ from motet.engine.model import release_device
 
 log = structlog.get_logger()
 
-REPORT_EVERY = 0.004
+REPORT_EVERY = 0.02
 """Seconds within which tokens are reported together."""
 
 _POLL = 1.0  # seconds between looks at a command's age
@@ -148,13 +148,17 @@ class DeviceLoop:
         self._note(Step(1))
         width = self._executor.width
         self._begin("step", width)
-        outcome = self._executor.step()
+        outcome = self._executor.step(self._report_if_due)
         self._end("step", width)
         self._granted -= 1
         self._used += 1
         self._gauges.steps += 1
         self._in_flight = self._executor.width > 0
         self._collect(outcome)
+
+    def _report_if_due(self) -> None:
+        # Called when the next step's graph is built: while the device computes, Trio's thread has
+        # the interpreter lock to itself. A report at any other time makes the two fight for it.
         if self._ended or self._clock() - self._reported >= REPORT_EVERY:
             self._report()
 

@@ -171,9 +171,12 @@ class Executor:
 
     # --- steps ---
 
-    def step(self) -> list[RowTokens] | StepError:
-        """Queue a step and read the one before. A fault is that step's, whenever it shows."""
-        return self._guarded(self._group.step)
+    def step(self, built: Callable[[], None] | None = None) -> list[RowTokens] | StepError:
+        """Queue a step and read the one before. A fault is that step's, whenever it shows.
+
+        ``built`` is called between the building of the step's graph and its evaluation.
+        """
+        return self._guarded(lambda: self._group.step(built))
 
     def settle(self) -> list[RowTokens] | StepError:
         """Read the step in flight, if one is."""

@@ -65,8 +65,12 @@ class Group:
         self.rows = [*self.rows, row]
         self._sampler = None
 
-    def step(self) -> list[Sampled]:
+    def step(self, built: Callable[[], None] | None = None) -> list[Sampled]:
         """Queue a step, then read the tokens of the one before it.
+
+        Args:
+            built: called when the step's graph is built and its evaluation is about to begin: from
+                here on the interpreter lock is free for other threads.
 
         Returns:
             What was read, in the rows' order: nothing on the first step after a settle. Rows with a
@@ -82,6 +86,8 @@ class Group:
         if self._observe is not None:
             self._observe(tuple(row.number for row in self.rows), logits)
         register = self._sampler.draw(logits)
+        if built is not None:
+            built()
         mx.async_eval(register)
         for row in self.rows:
             row.fed += 1
