@@ -71,9 +71,7 @@ class Outlets:
     device: Outlet[device.DecodeCommand]
 
 
-async def decode(
-    inbox: trio.MemoryReceiveChannel[ToDecode], outlets: Outlets, gauges: DecodeGauges
-) -> None:
+async def decode(inbox: trio.MemoryReceiveChannel[ToDecode], outlets: Outlets, gauges: DecodeGauges) -> None:
     """Run until prefill has left.
 
     Raises:
@@ -89,9 +87,7 @@ async def decode(
 class Stepper:
     """The running rows. Every decision is synchronous."""
 
-    def __init__(
-        self, outlets: Outlets, gauges: DecodeGauges, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, outlets: Outlets, gauges: DecodeGauges, clock: Callable[[], float]) -> None:
         self.over = False
         self._to = outlets
         self._gauges = gauges

@@ -32,8 +32,8 @@ from motet.channels.device import (
     Abandon,
     Abandoned,
     Chunk,
-    ChunkFault,
     Chunked,
+    ChunkFault,
     Command,
     Drop,
     Dropped,
@@ -262,7 +262,7 @@ async def device(
     port: DevicePort,
     watch: Watch,
     *,
-    timeout: float,
+    timeout: float,  # noqa: ASYNC109 - a bound on each command, not on this call
     task_status: trio.TaskStatus[T] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run the device thread until Shutdown.
@@ -302,9 +302,7 @@ async def device(
 class _Thread(Generic[T]):
     """The OS thread: builds the loop, runs it, frees everything, tells its end."""
 
-    def __init__(
-        self, build: Callable[[], tuple[DeviceLoop, T]], token: trio.lowlevel.TrioToken
-    ) -> None:
+    def __init__(self, build: Callable[[], tuple[DeviceLoop, T]], token: trio.lowlevel.TrioToken) -> None:
         self._build = build
         self._token = token
         self._thread = threading.Thread(target=self._main, name="motet-device", daemon=True)

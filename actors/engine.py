@@ -19,7 +19,7 @@ from motet.actors.intake import Intake, InvalidRequest, Prompt
 from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
-from motet.channels.mailbox import Outlet, open_mailbox, post
+from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Sampling, Work
 from motet.engine.model import ModelFacts
 from motet.engine.selftest import SelfTest
@@ -200,7 +200,7 @@ class Engine:
         except trio.WouldBlock:
             to_caller.close()
             raise NotTaken("busy") from None
-        outlet, inbox = open_mailbox(ToEmitter, capacity(work.limit))
+        outlet, inbox = trio.open_memory_channel[ToEmitter](capacity(work.limit))
         self._nursery.start_soon(
             emitter, inbox, to_caller, self._ends.decode, work, index, text, name=f"emitter {work.row}"
         )
@@ -222,9 +222,7 @@ class Engine:
         if self.info.facts.context is not None:
             limit = min(limit, self.info.facts.context - len(prompt))
         seed = secrets.randbits(63) if request.seed is None else request.seed
-        sampling = Sampling(
-            request.temperature, request.top_p, request.top_k, request.min_p, seed
-        )
+        sampling = Sampling(request.temperature, request.top_p, request.top_k, request.min_p, seed)
         return Work(next(self._numbers), prompt, limit, sampling, self._stop_tokens)
 
     async def drain(self, grace: float) -> None:

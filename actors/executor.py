@@ -108,9 +108,7 @@ class Executor:
         try:
             if command.opening is not None:
                 opening = command.opening
-                self._preparing[command.row] = self._open(
-                    opening.work, opening.snapshot, opening.length
-                )
+                self._preparing[command.row] = self._open(opening.work, opening.snapshot, opening.length)
             row = self._preparing[command.row]
             reading = command.tokens[:-1] if command.last else command.tokens
             if reading:

@@ -83,9 +83,7 @@ class Intake:
             if not isinstance(token, int) or isinstance(token, bool):
                 raise InvalidRequest("a prompt of tokens must be integers", param)
             if not 0 <= token < self.vocabulary:
-                raise InvalidRequest(
-                    f"token {token} is outside the vocabulary of {self.vocabulary}", param
-                )
+                raise InvalidRequest(f"token {token} is outside the vocabulary of {self.vocabulary}", param)
         return list(ids)
 
     def _refuse_hopeless(self, prompt: Prompt, param: str) -> None:

@@ -15,9 +15,7 @@ from motet.channels.persister import Closing, Load, ToPersister
 from motet.channels.store import Loaded
 
 
-async def persister(
-    inbox: trio.MemoryReceiveChannel[ToPersister], to_store: Outlet[Loaded]
-) -> None:
+async def persister(inbox: trio.MemoryReceiveChannel[ToPersister], to_store: Outlet[Loaded]) -> None:
     """Run until the store has left."""
     async for message in inbox:
         match message:

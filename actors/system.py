@@ -29,8 +29,9 @@ from motet.actors.prefill import Pace, prefill
 from motet.actors.store import store
 from motet.channels.admission import ToAdmission
 from motet.channels.decode import ToDecode
+from motet.channels.device import Command
 from motet.channels.gauges import Gauges
-from motet.channels.mailbox import open_mailbox, post
+from motet.channels.mailbox import Outlet, post
 from motet.channels.persister import ToPersister
 from motet.channels.prefill import ToPrefill
 from motet.channels.store import ToStore
@@ -110,10 +111,10 @@ async def open_system(
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         # A nursery wraps what passes through it; callers are to see their own errors as they were.
-        error = body if body is not None else _only(group)
-        if error is None:
+        alone = body if body is not None else _only(group)
+        if alone is None:
             raise
-        raise error from error.__cause__
+        raise alone from alone.__cause__
     if engine is not None and engine.death is not None:
         raise EngineDied("the engine has ended") from engine.death
 
@@ -152,6 +153,30 @@ async def _run(
             engine.over.set()
 
 
+class Mailboxes:
+    """Every mailbox, sized by the credits of those who post into it (docs/protocols.md)."""
+
+    def __init__(self, settings: Settings) -> None:
+        # Seats outnumber places so that finished rows with slow readers do not keep the batch empty.
+        self.seats = seats = 4 * settings.batch
+        open_requests = seats + settings.queue_limit
+        self.to_admission, self.admission = trio.open_memory_channel[ToAdmission](
+            2 * open_requests + 2 * seats + 2
+        )
+        self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](4 * seats + 3)
+        self.to_decode, self.decode = trio.open_memory_channel[ToDecode](5 * seats + 2 * GRANT + 2)
+        self.to_store, self.store = trio.open_memory_channel[ToStore](6 * seats + 2)
+        self.to_persister, self.persister = trio.open_memory_channel[ToPersister](seats + 1)
+        self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)
+        for _ in range(open_requests):
+            post(self.to_tickets, None)
+
+    def depths(self) -> dict[str, int]:
+        """Messages waiting in each."""
+        names = ("admission", "prefill", "decode", "store", "persister")
+        return {name: getattr(self, name).statistics().current_buffer_used for name in names}
+
+
 async def _start(
     nursery: trio.Nursery,
     load: Load,
@@ -159,18 +184,9 @@ async def _start(
     observe: Observe | None,
     log_command: Log | None,
 ) -> Engine:
-    # Seats outnumber places so that finished rows with slow readers do not keep the batch empty.
-    seats = 4 * settings.batch
-    open_requests = seats + settings.queue_limit
-    to_admission, admission_in = open_mailbox(ToAdmission, 2 * open_requests + 2 * seats + 2)
-    to_prefill, prefill_in = open_mailbox(ToPrefill, 4 * seats + 3)
-    to_decode, decode_in = open_mailbox(ToDecode, 5 * seats + 2 * GRANT + 2)
-    to_store, store_in = open_mailbox(ToStore, 6 * seats + 2)
-    to_persister, persister_in = open_mailbox(ToPersister, seats + 1)
-    to_tickets, tickets = trio.open_memory_channel[None](open_requests)
-    for _ in range(open_requests):
-        post(to_tickets, None)
-    port, watch, gauges = DevicePort(), Watch(), Gauges()
+    """Start the device, load the model there, start the actors."""
+    boxes, gauges = Mailboxes(settings), Gauges()
+    port, watch = DevicePort(), Watch()
     token = trio.lowlevel.current_trio_token()
 
     def build() -> tuple[DeviceLoop, Loaded]:
@@ -185,8 +201,8 @@ async def _start(
         loop = DeviceLoop(
             executor,
             port,
-            FromThread(token, to_prefill),
-            FromThread(token, to_decode),
+            FromThread(token, boxes.to_prefill),
+            FromThread(token, boxes.to_decode),
             gauges.device,
             watch,
             log_command=log_command,
@@ -196,7 +212,11 @@ async def _start(
     loaded: Loaded = await nursery.start(
         partial(device, build, port, watch, timeout=settings.device_timeout), name="device"
     )
-    info = loaded.info
+    _log_loaded(loaded.info)
+    return start_actors(nursery, settings, boxes, port, loaded, gauges)
+
+
+def _log_loaded(info: EngineInfo) -> None:
     log.info(
         "model loaded",
         model=info.facts.name,
@@ -207,43 +227,58 @@ async def _start(
     if info.places < info.batch:
         log.warning("rows are served one at a time", reason=info.selftest.alone)
 
+
+def start_actors(
+    nursery: trio.Nursery,
+    settings: Settings,
+    boxes: Mailboxes,
+    port: Outlet[Command],
+    loaded: Loaded,
+    gauges: Gauges,
+) -> Engine:
+    """Start every actor but the device, which listens behind ``port``; return the callers' side."""
+    info = loaded.info
     start = nursery.start_soon
-    limits = Limits(places=info.places, seats=seats, waiting=settings.queue_limit)
-    start(admission, admission_in, to_prefill, to_tickets, limits, gauges.admission, name="admission")
-    pace = Pace(
-        stall=settings.max_decode_stall,
-        largest=settings.prefill_step_size,
-        token_seconds=info.selftest.token_seconds,
-        fixed=settings.batch == 1,
-        joiners=settings.prompt_concurrency,
-    )
-    outlets = prefilling.Outlets(to_admission, to_store, port, to_decode)
-    start(prefill, prefill_in, outlets, pace, gauges.prefill, name="prefill")
     start(
-        decode, decode_in, decoding.Outlets(to_admission, to_store, port), gauges.decode, name="decode"
+        admission,
+        boxes.admission,
+        boxes.to_prefill,
+        boxes.to_tickets,
+        Limits(places=info.places, seats=boxes.seats, waiting=settings.queue_limit),
+        gauges.admission,
+        name="admission",
+    )
+    start(
+        prefill,
+        boxes.prefill,
+        prefilling.Outlets(boxes.to_admission, boxes.to_store, port, boxes.to_decode),
+        Pace(
+            stall=settings.max_decode_stall,
+            largest=settings.prefill_step_size,
+            token_seconds=info.selftest.token_seconds,
+            fixed=settings.batch == 1,
+            joiners=settings.prompt_concurrency,
+        ),
+        gauges.prefill,
+        name="prefill",
+    )
+    start(
+        decode,
+        boxes.decode,
+        decoding.Outlets(boxes.to_admission, boxes.to_store, port),
+        gauges.decode,
+        name="decode",
     )
     start(
         store,
-        store_in,
-        to_prefill,
-        to_persister,
+        boxes.store,
+        boxes.to_prefill,
+        boxes.to_persister,
         port,
         settings.prompt_cache_bytes,
         gauges.store,
         name="store",
     )
-    start(persister, persister_in, to_store, name="persister")
-
-    mailboxes = {
-        "admission": admission_in,
-        "prefill": prefill_in,
-        "decode": decode_in,
-        "store": store_in,
-        "persister": persister_in,
-    }
-
-    def depths() -> dict[str, int]:
-        return {name: box.statistics().current_buffer_used for name, box in mailboxes.items()}
-
-    ends = Ends(to_admission, to_decode, tickets)
-    return Engine(info, loaded.tokenizer, ends, nursery, gauges, depths, settings.max_tokens)
+    start(persister, boxes.persister, boxes.to_store, name="persister")
+    ends = Ends(boxes.to_admission, boxes.to_decode, boxes.tickets)
+    return Engine(info, loaded.tokenizer, ends, nursery, gauges, boxes.depths, settings.max_tokens)

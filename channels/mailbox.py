@@ -24,13 +24,6 @@ class Outlet(Protocol[T_contra]):
     def send_nowait(self, value: T_contra, /) -> None: ...
 
 
-def open_mailbox(message: type[T], capacity: int) -> tuple[
-    "trio.MemorySendChannel[T]", "trio.MemoryReceiveChannel[T]"
-]:
-    """A mailbox for messages of one protocol; ``message`` only names the type."""
-    return trio.open_memory_channel[T](capacity)
-
-
 def post(outlet: Outlet[T], message: T) -> None:
     """Put a message into a mailbox without waiting.
 

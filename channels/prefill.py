@@ -6,7 +6,7 @@ Abandoned a seat.
 
 import attrs
 
-from motet.channels.device import Abandoned, ChunkFault, Chunked
+from motet.channels.device import Abandoned, Chunked, ChunkFault
 from motet.channels.emitter import ToEmitter
 from motet.channels.mailbox import Outlet
 from motet.channels.request import Work

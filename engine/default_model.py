@@ -101,7 +101,8 @@ def _write(target: Path, gguf: Path, quantized: bool) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".default-model-", dir=target.parent))
     try:
-        tensors, metadata = mx.load(str(gguf), return_metadata=True)  # type: ignore[misc]
+        loaded: Any = mx.load(str(gguf), return_metadata=True)
+        tensors, metadata = loaded
         weights, quantization = _weights(tensors, quantized)
         mx.save_safetensors(str(scratch / "model.safetensors"), weights, {"format": "mlx"})
         _dump(scratch / "config.json", _config(metadata, quantization))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx.nn.layers.base import Module
 
 from motet.engine.row import Finish, Row
 from motet.engine.sampling import RowSampler
@@ -26,7 +26,7 @@ Sampled: TypeAlias = tuple[Row, int, Finish | None]
 class Group:
     """Rows decoded together. Not thread-safe: it lives on the device thread."""
 
-    def __init__(self, model: nn.Module, observe: Observe | None = None) -> None:
+    def __init__(self, model: Module, observe: Observe | None = None) -> None:
         self._model = model
         self._observe = observe
         self.rows: list[Row] = []
@@ -88,7 +88,7 @@ class Group:
         register = self._sampler.draw(logits)
         if built is not None:
             built()
-        mx.async_eval(register)
+        mx.async_eval(register)  # type: ignore[no-untyped-call]
         for row in self.rows:
             row.fed += 1
         unread, self._unread, self._register = self._unread, self.rows, register
@@ -108,7 +108,7 @@ class Group:
             return self.caches
         index = [row.number for row in self.rows].index(number)
         caches = [cache.extract(index) for cache in self.caches]
-        mx.async_eval([cache.state for cache in caches])
+        mx.async_eval([cache.state for cache in caches])  # type: ignore[no-untyped-call]
         return caches
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -135,7 +135,8 @@ class Group:
 
 def _read(rows: list[Row], register: mx.array) -> list[Sampled]:
     sampled: list[Sampled] = []
-    for row, token in zip(rows, register.tolist(), strict=True):  # type: ignore[arg-type]
+    tokens: Any = register.tolist()
+    for row, token in zip(rows, tokens, strict=True):
         row.made += 1
         sampled.append((row, token, row.finish(token)))
     return sampled

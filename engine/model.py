@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import mlx.core as mx
-import mlx.nn as nn
+from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten
 from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.models.cache import make_prompt_cache
@@ -26,7 +26,7 @@ class ModelFacts:
 class Model:
     """An mlx-lm model. Built, run and freed on one thread: its arrays are bound to it."""
 
-    def __init__(self, module: nn.Module, config: dict[str, Any], name: str) -> None:
+    def __init__(self, module: Module, config: dict[str, Any], name: str) -> None:
         self.module = module
         self.facts = _facts(module, config, name)
 
@@ -48,9 +48,10 @@ def load(name: str) -> tuple[Model, Any]:
     return Model(module, config, name), tokenizer
 
 
-def _facts(module: nn.Module, config: dict[str, Any], name: str) -> ModelFacts:
+def _facts(module: Module, config: dict[str, Any], name: str) -> ModelFacts:
     text = config.get("text_config") or config
-    arrays = [array for _, array in tree_flatten(module.parameters())]
+    leaves: Any = tree_flatten(module.parameters())  # type: ignore[no-untyped-call]
+    arrays = [array for _, array in leaves]
     floating = [a.dtype for a in arrays if mx.issubdtype(a.dtype, mx.floating)]
     context = text.get("max_position_embeddings")
     return ModelFacts(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import attrs
 import mlx.core as mx
-import mlx.nn as nn
+from mlx.nn.layers.base import Module
 
 from motet.engine.sampling import RowSampler, SamplingSession
 
@@ -30,13 +30,13 @@ class Row:
     token: mx.array | None = None
     """[1] uint32: the last token sampled, which the next step feeds."""
 
-    def read(self, model: nn.Module, tokens: Sequence[int]) -> None:
+    def read(self, model: Module, tokens: Sequence[int]) -> None:
         """Feed prompt tokens. The head is never computed: nothing asks for these logits."""
         model(mx.array([tokens]), cache=self.caches)
         mx.eval([cache.state for cache in self.caches])
         self.fed += len(tokens)
 
-    def begin(self, model: nn.Module, last: int) -> tuple[int, mx.array]:
+    def begin(self, model: Module, last: int) -> tuple[int, mx.array]:
         """Feed the prompt's last token alone and draw the first token.
 
         Returns:
@@ -46,9 +46,9 @@ class Row:
         self.token = RowSampler([self.session]).draw(logits)
         mx.eval(self.token)
         self.fed += 1
-        token = int(self.token.item())
+        token: Any = self.token.item()
         self.made = 1
-        return token, logits
+        return int(token), logits
 
     def finish(self, token: int) -> Finish | None:
         """Whether ``token``, just counted in ``made``, ends the row."""

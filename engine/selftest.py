@@ -9,6 +9,7 @@ snapshots of its caches can be adopted.
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import mlx.core as mx
@@ -62,8 +63,8 @@ def run(model: Model, rows: int) -> SelfTest:
         kinds = sorted({type(cache).__name__ for cache in model.caches()})
         reason = f"no batch layout yet for its caches: {', '.join(kinds)}"
         return SelfTest(reason, snapshots, step_seconds, token_seconds)
-    reason, error = _together(model, alone, logits)
-    return SelfTest(reason, snapshots, step_seconds, token_seconds, error)
+    wrong, error = _together(model, alone, logits)
+    return SelfTest(wrong, snapshots, step_seconds, token_seconds, error)
 
 
 def _prompt(model: Model, length: int) -> list[int]:
@@ -108,7 +109,7 @@ def _alone(model: Model) -> tuple[dict[int, list[int]], dict[int, list[mx.array]
         alone, took = _decode(model, (length,))
         seconds = min(seconds, took)
         logits |= alone
-        tokens[length] = [int(mx.argmax(step).item()) for step in alone[length]]
+        tokens[length] = [_best(step) for step in alone[length]]
     return tokens, logits, seconds
 
 
@@ -131,7 +132,7 @@ def _together(
                         f"at B = {len(lengths)} its logits differ from the same row alone "
                         f"(relative RMS {error_now:.2g}, bound {bound:g})"
                     ), worst
-                if int(mx.argmax(a).item()) != tokens[length][step]:
+                if _best(a) != tokens[length][step]:
                     break  # a near tie fell the other way: from here on the inputs differ
     return None, worst
 
@@ -139,6 +140,11 @@ def _together(
 def _relative_rms(a: mx.array, b: mx.array) -> float:
     got, want = np.array(a), np.array(b)
     return float(np.sqrt(np.mean((got - want) ** 2)) / (np.std(want) + 1e-30))
+
+
+def _best(logits: mx.array) -> int:
+    token: Any = mx.argmax(logits).item()
+    return int(token)
 
 
 def _time_chunk(model: Model) -> float:

@@ -29,9 +29,7 @@ class TextStream:
     def __init__(self, tokenizer: Any, stops: Sequence[str] = (), after: Sequence[int] = ()) -> None:
         self._decoder = _decoder(tokenizer, after)
         self._stops = (
-            TextStateMachine({"normal": [(stop, None) for stop in stops]}).make_state()
-            if stops
-            else None
+            TextStateMachine({"normal": [(stop, None) for stop in stops]}).make_state() if stops else None
         )
         self.stopped = False
 

@@ -1,7 +1,7 @@
 """The routes. A client of the engine and nothing else: whatever it can do, a library user can do."""
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import trio
 from quart import Quart, Response, jsonify, request
@@ -29,7 +29,7 @@ def make_app(engine: Engine, model: str) -> Quart:
         model: the id that requests name and answers carry.
     """
     app = QuartTrio("motet")
-    app.asgi_http_class = Exchange  # type: ignore[assignment]
+    app.asgi_http_class = Exchange
     app.config["RESPONSE_TIMEOUT"] = None  # streams last as long as they last
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     started = int(time.time())
@@ -95,7 +95,7 @@ async def _complete(engine: Engine, model: str, kind: Kind) -> Response:
     answer = Answer(kind, model, len(rows), include_usage)
     if not streamed:
         return jsonify(await _whole(stream, answer, len(rows)))
-    response = Response(Events(stream, answer), mimetype="text/event-stream")  # type: ignore[arg-type]
+    response = Response(Events(stream, answer), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
     response.timeout = None
@@ -115,7 +115,7 @@ def _check_model(asked: str, model: str) -> None:
 
 async def _open(engine: Engine, rows: list[Request]) -> Stream:
     """The rows' stream; it ends with this HTTP request, however that ends."""
-    leases = request.scope[LEASES]  # type: ignore[typeddict-item]
+    leases = cast(dict[str, Any], request.scope)[LEASES]
     try:
         stream: Stream = await leases.enter_async_context(engine.open_rows(rows))
     except Exception as error:

@@ -52,9 +52,7 @@ class Answer:
                 if self._kind.chat
                 else {"text": text}
             )
-            choices.append(
-                {"index": index, **said, "logprobs": None, "finish_reason": end.reason}
-            )
+            choices.append({"index": index, **said, "logprobs": None, "finish_reason": end.reason})
         return {
             "id": self._id,
             "object": self._kind.object,
@@ -70,9 +68,7 @@ class Answer:
         """What a stream begins with: it sends the headers at once. A chat's names its role."""
         if not self._kind.chat:
             return ": accepted\n\n"
-        return "".join(
-            self._chunk(index, '{"role":"assistant","content":""}') for index in range(self._rows)
-        )
+        return "".join(self._chunk(index, '{"role":"assistant","content":""}') for index in range(self._rows))
 
     def event(self, event: Text | Finished | Failed) -> str:
         """An event of a row, as server-sent events."""
@@ -90,7 +86,7 @@ class Answer:
         if not self._include_usage or len(self._usage) < self._rows:
             return "data: [DONE]\n\n"
         usage = _compact(_usage(list(self._usage.values())))
-        return f"{self._head}[],\"usage\":{usage}}}\n\ndata: [DONE]\n\n"
+        return f'{self._head}[],"usage":{usage}}}\n\ndata: [DONE]\n\n'
 
     @property
     def _head(self) -> str:

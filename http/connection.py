@@ -9,7 +9,7 @@ up the server's end.
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -43,7 +43,7 @@ class Exchange(TrioASGIHTTPConnection):
             await send(message)
 
         async with contextlib.AsyncExitStack() as leases:
-            self.scope[LEASES] = leases  # type: ignore[typeddict-unknown-key]
+            cast(dict[str, Any], self.scope)[LEASES] = leases
             await super().__call__(receive, noting_the_end)
 
     async def handle_messages(self, nursery: trio.Nursery, request: Any, receive: Any) -> None:  # type: ignore[override]

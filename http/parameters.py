@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from motet import InvalidRequest, Request
 
 T = TypeVar("T")
+D = TypeVar("D")
 
 HARMLESS = frozenset(
     {
@@ -81,7 +82,7 @@ class Fields:
     def __init__(self, body: Mapping[str, Any]) -> None:
         self._left = dict(body)
 
-    def take(self, name: str, check: Callable[[Any, str], T], default: T) -> T:
+    def take(self, name: str, check: Callable[[Any, str], T], default: D) -> T | D:
         """The field, checked; the default if it is absent or null."""
         value = self._left.pop(name, None)
         return default if value is None else check(value, name)
@@ -172,9 +173,7 @@ def stream_options(value: Any, name: str) -> bool:
     include = options.pop("include_usage", False)
     options.pop("include_obfuscation", None)  # ours are never padded
     if options:
-        raise InvalidRequest(
-            f"unknown option '{next(iter(options))}'", f"{name}.{next(iter(options))}"
-        )
+        raise InvalidRequest(f"unknown option '{next(iter(options))}'", f"{name}.{next(iter(options))}")
     return flag(include, f"{name}.include_usage")
 
 

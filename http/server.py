@@ -60,7 +60,7 @@ async def _listen(http: HTTPSettings) -> list[trio.SocketListener]:
         raise CannotListen(f"cannot listen on {http.host}:{http.port}: {error}") from error
 
 
-async def _drain_on_signal(engine: Engine, timeout: float) -> None:
+async def _drain_on_signal(engine: Engine, grace: float) -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             asked = False
@@ -68,5 +68,5 @@ async def _drain_on_signal(engine: Engine, timeout: float) -> None:
                 if asked:  # a second one means now
                     os._exit(128 + number)
                 asked = True
-                log.info("draining", signal=signal.Signals(number).name, timeout_s=timeout)
-                nursery.start_soon(partial(engine.drain, timeout))
+                log.info("draining", signal=signal.Signals(number).name, grace_s=grace)
+                nursery.start_soon(partial(engine.drain, grace))

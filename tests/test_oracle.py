@@ -1,0 +1,85 @@
+"""Rows in Motet's batch against mlx-lm's own batch: bit for bit, full logit vectors."""
+
+import attrs
+import pytest
+import trio
+
+import families
+import motet
+from motet.actors.system import Settings, open_system
+from motet.channels.device import Chunk
+from oracle import Outcome, Replay, Trace
+
+LENGTHS = (5, 23, 11, 64, 3, 40, 17, 30)
+LIMITS = (160, 40, 133, 62, 141, 45, 90, 70)
+
+
+async def run_staggered(family: str, trace: Trace, **settings: object) -> dict[int, list[motet.Event]]:
+    """Eight greedy streams of unlike lengths, each joining when the one before has a few tokens."""
+    told: dict[int, list[motet.Event]] = {}
+    cold = Settings(prompt_cache_bytes=0, **settings)  # type: ignore[arg-type]
+    async with open_system(
+        families.loader(family), cold, observe=trace.observe, log_command=trace.log
+    ) as engine:
+        prompts = families.prompts(LENGTHS)
+
+        async def stream(index: int, nursery: trio.Nursery) -> None:
+            told[index] = []
+            async with engine.generate(prompts[index], max_tokens=LIMITS[index]) as events:
+                started = False
+                async for event in events:
+                    told[index].append(event)
+                    enough = isinstance(event, motet.Finished) or told[index]
+                    if enough and not started and index + 1 < len(prompts):
+                        started = True
+                        nursery.start_soon(stream, index + 1, nursery)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream, 0, nursery)
+    return told
+
+
+def replay(family: str, trace: Trace) -> Outcome:
+    model, _ = families.build(family)
+    return Replay(model).run(trace)
+
+
+@pytest.mark.parametrize("family", families.PLAIN)
+async def test_staggered_rows_equal_mlx_lms_batch(family: str) -> None:
+    """Joins in mid-stream and retirements included, no logit vector differs in any bit."""
+    trace = Trace()
+    told = await run_staggered(family, trace)
+    assert all(isinstance(events[-1], motet.Finished) for events in told.values())
+    outcome = replay(family, trace)
+    assert max(outcome.widths) >= 4, outcome
+    ends = [events[-1] for events in told.values()]
+    assert outcome.vectors >= sum(e.usage.completion_tokens for e in ends if isinstance(e, motet.Finished))
+    assert outcome.different == 0, outcome
+
+
+async def test_a_lone_row_is_the_serial_graph() -> None:
+    """Rows that never meet run on their own caches and equal generate_step bit for bit."""
+    trace = Trace()
+    async with open_system(
+        families.loader("llama"),
+        Settings(batch=1, prompt_cache_bytes=0),
+        observe=trace.observe,
+        log_command=trace.log,
+    ) as engine:
+        for prompt in families.prompts((9, 30)):
+            async with engine.generate(prompt, max_tokens=12) as events:
+                async for _ in events:
+                    pass
+    outcome = replay("llama", trace)
+    assert outcome.widths == {1} and outcome.vectors == 24 and outcome.different == 0
+
+
+async def test_a_wrong_batch_is_seen() -> None:
+    """The oracle can fail: with one token of a chunk changed in the log, vectors differ."""
+    trace = Trace()
+    await run_staggered("llama", trace)
+    for i, event in enumerate(trace.events):
+        if isinstance(event, Chunk) and event.row == 2:
+            trace.events[i] = attrs.evolve(event, tokens=(event.tokens[0] ^ 1, *event.tokens[1:]))
+            break
+    assert replay("llama", trace).different > 0
