@@ -26,6 +26,7 @@ from motet.engine.selftest import SelfTest
 from motet.engine.text import TextStream
 
 DEFAULT_MAX_TOKENS = 512
+_CHECKED_AT_ONCE = 4096  # token ids
 _FLUSH = 5.0  # seconds that callers have to leave after a drain's end
 
 
@@ -190,11 +191,13 @@ class Engine:
         to_caller: trio.MemorySendChannel[caller.ToCaller],
     ) -> Callable[[], None]:
         """Submit a row; return what withdraws it."""
-        if self.over.is_set():
+        if self.death is not None:
             to_caller.close()
-            if self.death is None:
-                raise NotTaken("draining")
             raise EngineDied("the engine has ended") from self.death
+        # Behind a Drain a Submit could find that admission has left already.
+        if self._draining:
+            to_caller.close()
+            raise NotTaken("draining")
         try:
             self._ends.tickets.receive_nowait()
         except trio.WouldBlock:
@@ -213,6 +216,8 @@ class Engine:
         return withdraw
 
     async def _tokens(self, request: Request) -> tuple[int, ...]:
+        if _short_ids(request.prompt):
+            return self._intake.tokens(request.prompt, request.param)
         return await trio.to_thread.run_sync(
             self._intake.tokens, request.prompt, request.param, limiter=self._tokenizing
         )
@@ -235,6 +240,11 @@ class Engine:
         post(self._ends.admission, admission.Cutoff())
         with trio.move_on_after(_FLUSH):
             await self.over.wait()
+
+
+def _short_ids(prompt: Prompt) -> bool:
+    """Whether a prompt is so few token ids that a thread would cost more than checking them."""
+    return len(prompt) <= _CHECKED_AT_ONCE and bool(prompt) and isinstance(prompt[0], int)
 
 
 def _continued(request: Request, prompt: tuple[int, ...]) -> tuple[int, ...]:

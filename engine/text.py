@@ -13,6 +13,7 @@ from mlx_lm.generate import TextStateMachine
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+_LONGEST_WAIT = 8  # tokens without text; a character has four bytes, so four tokens, at most
 _TAIL = 4  # prompt tokens that a continuation's decoder is shown
 
 
@@ -76,10 +77,26 @@ class _FastDecoder:
 
     def __init__(self, backend: Tokenizer, after: Sequence[int]) -> None:
         self._backend = backend
-        self._stream = DecodeStream(ids=list(after[-_TAIL:]), skip_special_tokens=True)
+        tail = list(after[-_TAIL:])
+        if backend.decode(tail).endswith("\ufffd"):
+            tail = []  # it ends within a character, which would be told again
+        self._stream = DecodeStream(ids=tail, skip_special_tokens=True)
+        self._held: list[int] = []  # tokens since the last text
 
     def step(self, token: int) -> str | None:
-        return self._stream.step(self._backend, token)
+        piece = self._stream.step(self._backend, token)
+        if piece is not None:
+            self._held.clear()
+            return piece
+        self._held.append(token)
+        return self._give_up() if len(self._held) == _LONGEST_WAIT else None
+
+    def _give_up(self) -> str:
+        """The tokens held are bytes of no character: give them as U+FFFD, and begin anew."""
+        text = self._backend.decode(self._held, skip_special_tokens=True)
+        self._held.clear()
+        self._stream = DecodeStream(skip_special_tokens=True)
+        return text
 
 
 class _PlainDecoder:

@@ -1,0 +1,257 @@
+"""A scripted device: speaks the device's protocol in virtual time, with no model behind it.
+
+It holds every actor to the protocol: a command about a row or a snapshot that it does not have, a second
+chunk while one is outstanding, a snapshot freed while it is leased, all raise ProtocolError.
+"""
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import AsyncIterator
+
+import attrs
+import families
+import trio
+
+from motet.actors.engine import Engine, EngineInfo
+from motet.actors.system import Loaded, Mailboxes, Settings, start_actors
+from motet.channels.device import (
+    Abandon,
+    Abandoned,
+    Chunk,
+    Chunked,
+    ChunkFault,
+    Command,
+    Drop,
+    Dropped,
+    Forget,
+    Join,
+    JoinFault,
+    RowTokens,
+    Shutdown,
+    Snapshot,
+    Step,
+    StepFault,
+    Stepped,
+)
+from motet.channels.gauges import Gauges
+from motet.channels.mailbox import post
+from motet.channels.request import Work
+from motet.engine.model import ModelFacts
+from motet.engine.selftest import SelfTest
+
+CHUNK_TIME = 0.05
+STEP_TIME = 0.02
+BYTES_A_TOKEN = 10
+
+
+class ProtocolError(AssertionError):
+    """An actor said what it must not."""
+
+
+@functools.cache
+def _letters() -> tuple[int, ...]:
+    return tuple(families.tokenizer().encode(letter)[0] for letter in "abcdefghijklmnopqrstuvwxyz")
+
+
+def token_of(work: Work, index: int) -> int:
+    """The token that the script gives a row at an index: a letter."""
+    return _letters()[(sum(work.prompt) + 7 * index) % 26]
+
+
+@attrs.define(eq=False)
+class ScriptedRow:
+    work: Work
+    read: int
+    made: int = 0
+
+    @property
+    def held(self) -> int:
+        return self.read + self.made
+
+
+@attrs.define(eq=False)
+class Faults:
+    """How many of the next commands of each kind are to fail."""
+
+    chunk: int = 0
+    join: int = 0
+    step: int = 0
+
+
+class ScriptedDevice:
+    """The device's part, played by a Trio task."""
+
+    def __init__(self, boxes: Mailboxes, gauges: Gauges) -> None:
+        self._boxes = boxes
+        self._gauges = gauges.device
+        self._commands: deque[Command] = deque()
+        self._news = trio.Event()
+        self.faults = Faults()
+        self.preparing: dict[int, ScriptedRow] = {}
+        self.group: dict[int, ScriptedRow] = {}
+        self.snapshots: dict[int, Snapshot] = {}
+        self.ended = False
+        self._granted = 0
+        self._handles = 0
+        self._chunks_outstanding = 0
+
+    def send_nowait(self, value: Command, /) -> None:
+        if isinstance(value, Chunk):
+            self._chunks_outstanding += 1
+            if self._chunks_outstanding > 1:
+                raise ProtocolError("two chunks outstanding")
+        self._commands.append(value)
+        self._news.set()
+
+    async def run(self) -> None:
+        stepped_last = True
+        while True:
+            due = self._granted > 0 and self.group
+            if due and (not stepped_last or not self._commands):
+                await self._step()
+                stepped_last = True
+            elif self._commands:
+                command = self._commands.popleft()
+                if isinstance(command, Shutdown):
+                    self.ended = True
+                    return
+                await self._execute(command)
+                stepped_last = isinstance(command, Step | Forget) and stepped_last
+            else:
+                self._news = trio.Event()
+                await self._news.wait()
+            self._gauges.kv_bytes = BYTES_A_TOKEN * sum(
+                row.held for row in [*self.preparing.values(), *self.group.values()]
+            )
+
+    async def _execute(self, command: Command) -> None:
+        match command:
+            case Step(count):
+                self._granted += count
+            case Forget(handles):
+                for handle in handles:
+                    self.snapshots.pop(handle)
+            case Chunk():
+                await self._chunk(command)
+            case Abandon(rows):
+                for row in rows:
+                    gone = self.preparing.pop(row, None)
+                    snapshot = self._snapshot(gone.read) if gone and gone.read else None
+                    post(self._boxes.to_prefill, Abandoned(row, snapshot))
+            case Join(row):
+                self._join(row)
+            case Drop(rows):
+                for row in rows:
+                    gone = self.group.pop(row, None)
+                    snapshot = self._snapshot(gone.held) if gone else None
+                    post(self._boxes.to_decode, Dropped(row, snapshot))
+
+    async def _chunk(self, command: Chunk) -> None:
+        await trio.sleep(CHUNK_TIME)
+        self._chunks_outstanding -= 1
+        if command.opening is not None:
+            self._open(command)
+        row = self.preparing[command.row]
+        if self.faults.chunk:
+            self.faults.chunk -= 1
+            del self.preparing[command.row]
+            post(self._boxes.to_prefill, ChunkFault(command.row, "scripted"))
+            return
+        expected = row.work.prompt[row.read : row.read + len(command.tokens)]
+        if command.tokens != expected or command.last != (row.read + len(expected) == len(row.work.prompt)):
+            raise ProtocolError(f"wrong chunk {command}")
+        row.read += len(command.tokens)
+        if not command.last:
+            post(self._boxes.to_prefill, Chunked(command.row, CHUNK_TIME))
+            return
+        row.made = 1
+        finish, snapshot = None, None
+        if row.work.limit == 1:
+            finish = "length"
+            del self.preparing[command.row]
+            snapshot = self._snapshot(row.read)
+        first = token_of(row.work, 0)
+        post(self._boxes.to_prefill, Chunked(command.row, CHUNK_TIME, first, finish, snapshot))
+
+    def _open(self, command: Chunk) -> None:
+        opening = command.opening
+        assert opening is not None
+        if command.row in self.preparing or command.row in self.group:
+            raise ProtocolError("a row opened twice")
+        if opening.snapshot is not None and opening.snapshot not in self.snapshots:
+            raise ProtocolError("a leased snapshot was freed")
+        self.preparing[command.row] = ScriptedRow(opening.work, opening.length)
+
+    def _join(self, number: int) -> None:
+        row = self.preparing.pop(number)
+        if self.faults.join:
+            self.faults.join -= 1
+            post(self._boxes.to_decode, JoinFault(number, "scripted"))
+        else:
+            self.group[number] = row
+
+    async def _step(self) -> None:
+        rows = list(self.group)
+        await trio.sleep(STEP_TIME)
+        self._granted -= 1
+        if self.faults.step:
+            self.faults.step -= 1
+            self.group.clear()
+            post(self._boxes.to_decode, StepFault(tuple(rows), 1, "scripted"))
+            return
+        told = []
+        for number in rows:
+            row = self.group[number]
+            token = token_of(row.work, row.made)
+            row.made += 1
+            finish, snapshot = None, None
+            if row.made == row.work.limit:
+                finish = "length"
+                del self.group[number]
+                snapshot = self._snapshot(row.held - 1)
+            told.append(RowTokens(number, (token,), finish, snapshot))
+        post(self._boxes.to_decode, Stepped(tuple(told), 1))
+
+    def _snapshot(self, length: int) -> Snapshot:
+        self._handles += 1
+        snapshot = Snapshot(self._handles, length, BYTES_A_TOKEN * length, trimmable=True)
+        self.snapshots[self._handles] = snapshot
+        return snapshot
+
+
+def scripted_info(settings: Settings) -> EngineInfo:
+    """What a load-time self-test might have found."""
+    facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
+    tested = SelfTest(None, True, step_seconds=STEP_TIME, token_seconds=0.001)
+    return EngineInfo(facts, tested, settings.batch, settings.batch)
+
+
+@attrs.define
+class ScriptedSystem:
+    """All actors of a real system, on a scripted device."""
+
+    engine: Engine
+    device: ScriptedDevice
+    boxes: Mailboxes
+    nursery: trio.Nursery
+
+
+@contextlib.asynccontextmanager
+async def scripted_system(**options: object) -> AsyncIterator[ScriptedSystem]:
+    """The block may drain the engine; on leaving, what still runs is cancelled."""
+    settings = Settings(**options)  # type: ignore[arg-type]
+    boxes, gauges = Mailboxes(settings), Gauges()
+    device = ScriptedDevice(boxes, gauges)
+    loaded = Loaded(scripted_info(settings), families.tokenizer())
+
+    async def run(task_status: trio.TaskStatus[ScriptedSystem]) -> None:
+        async with trio.open_nursery() as actors:
+            actors.start_soon(device.run)
+            engine = start_actors(actors, settings, boxes, device, loaded, gauges)
+            task_status.started(ScriptedSystem(engine, device, boxes, actors))
+        engine.over.set()
+
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(run)
+        nursery.cancel_scope.cancel()
