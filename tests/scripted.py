@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 import attrs
-import families
 import trio
 
+import families
 from motet.actors.engine import Engine, EngineInfo
 from motet.actors.system import Loaded, Mailboxes, Settings, start_actors
 from motet.channels.device import (

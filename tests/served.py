@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import attrs
-import families
 import httpx
 import trio
 
+import families
 import motet
 from motet.actors.system import Settings, open_system
 from motet.http.app import make_app
@@ -36,7 +36,9 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def served(family: str = "llama", wrap: families.Wrap | None = None, **options: Any) -> AsyncIterator[Server]:
+async def served(
+    family: str = "llama", wrap: families.Wrap | None = None, **options: Any
+) -> AsyncIterator[Server]:
     """Serve for as long as the block lasts."""
     async with open_system(families.loader(family, wrap=wrap), Settings(**options)) as engine:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -101,7 +103,7 @@ async def send(port: int, path: str, body: dict[str, Any] | bytes) -> trio.Socke
     """Send a request on a raw connection, which the caller reads or closes as it likes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     stream = await trio.open_tcp_stream("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
     await stream.send_all(head.encode() + data)
     return stream
 

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import families
 import mlx.core as mx
 import pytest
 import trio
 
+import families
 import motet
 from motet.actors import engine as engines
 from motet.actors.system import Settings, open_system

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 import trio
+import trio.lowlevel
+
 from served import Server, Told, chat, send, served, streamed, wait_empty
 
 CANARY = chat("sing while they try", max_tokens=1500)
@@ -53,7 +55,9 @@ async def test_a_stop_string_ends_the_text_before_it() -> None:
     async with served() as server, server.client() as client:
         whole = await streamed(client, "/v1/chat/completions", chat("hello", max_tokens=60))
         stop = whole.text[20:23]
-        cut = await streamed(client, "/v1/chat/completions", chat("hello", max_tokens=60, stop=[stop, "zzzz"]))
+        cut = await streamed(
+            client, "/v1/chat/completions", chat("hello", max_tokens=60, stop=[stop, "zzzz"])
+        )
         assert cut.text == whole.text[: whole.text.index(stop)] and cut.finish == "stop" and cut.done
         await wait_empty(server)
 
@@ -65,7 +69,8 @@ async def test_models_health_and_stats() -> None:
         assert (await client.get("/health")).json() == {"status": "ok"}
         stats = (await client.get("/stats")).json()
         assert set(stats["batch"]) >= {
-            "configured", "mode", "active_rows", "preparing_rows", "pending_rows", "submitted_rows", "kv_bytes",
+            "configured", "mode", "active_rows", "preparing_rows", "pending_rows", "submitted_rows",
+            "kv_bytes",
         }  # fmt: skip
         assert set(stats["prompt_cache"]) >= {"entries", "bytes", "hits", "misses", "hit_tokens"}
         assert set(stats["device"]) >= {"steps", "chunks", "queue"}
@@ -88,7 +93,8 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHAT, OK | {"messages": "hello"}, 400, "messages"),
     (CHAT, OK | {"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0].role"),
     (CHAT, OK | {"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
-    (CHAT, OK | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages[0].content[0]"),
+    (CHAT, OK | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
+     "messages[0].content[0]"),
     (CHAT, OK | {"logit_bias": {"99999": 5}}, 400, "logit_bias"),
     (CHAT, OK | {"seed": -1}, 400, "seed"),
     (CHAT, OK | {"seed": 1.5}, 400, "seed"),
@@ -136,7 +142,7 @@ async def test_bad_requests_name_their_field_and_hurt_no_stream() -> None:
                 content = body if isinstance(body, bytes) else json.dumps(body).encode()
                 answer = await client.post(path, content=content)
                 error = answer.json()["error"]
-                assert (answer.status_code, error["param"]) == (status, param), (body[:50] if isinstance(body, bytes) else body, error)
+                assert (answer.status_code, error["param"]) == (status, param), (content[:50], error)
                 assert error["message"] and error["type"] == "invalid_request_error"
             assert (await client.get("/health")).status_code == 200
         assert [told.song for told in beside] == [alone.song]
@@ -299,7 +305,7 @@ async def test_a_drain_ends_streams_truthfully_and_refuses_new_work() -> None:
                 while server.engine.statistics()["batch"]["active_rows"] < 2:
                     await trio.sleep(0.001)
             nursery.start_soon(server.engine.drain, 0.5)
-            await trio.sleep(0)
+            await trio.lowlevel.checkpoint()
             refused = await client.post(CHAT, json=OK)
             assert refused.status_code == 503 and refused.headers["retry-after"]
             assert (await client.get("/health")).json() == {"status": "draining"}

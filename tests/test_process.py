@@ -15,6 +15,7 @@ from functools import partial
 import httpx
 import pytest
 import trio
+
 from served import Told, send, streamed
 from tiny_server import GUILTY
 
@@ -70,7 +71,7 @@ async def drained_by_sigterm(last_prompt: list[int] | None) -> None:
 
         async with trio.open_nursery() as nursery:
             for i in range(4):
-                nursery.start_soon(stream, [5] * (5 + i), 3900)
+                nursery.start_soon(stream, [5] * (5 + i), 2200)
             await running(client, 4)
             if last_prompt is not None:
                 nursery.start_soon(stream, last_prompt, 20)
@@ -88,7 +89,7 @@ async def drained_by_sigterm(last_prompt: list[int] | None) -> None:
         assert len(whole) == len(told) - guilty
         for one in whole:
             assert one.done and one.finish == "length" and one.usage is not None
-            assert one.usage["completion_tokens"] in {3900, 20}
+            assert one.usage["completion_tokens"] in {2200, 20}
 
 
 async def running(client: httpx.AsyncClient, rows: int) -> None:
@@ -103,7 +104,7 @@ async def preparing(client: httpx.AsyncClient) -> None:
             await trio.sleep(0.001)
 
 
-LAST_PROMPTS = [None, [6] * 3900, [6] * 3800 + [GUILTY] + [6] * 100]
+LAST_PROMPTS = [None, [6] * 2200, [6] * 2100 + [GUILTY] + [6] * 100]
 NAMES = ["streams", "a row in preparation", "a fault in the drain"]
 
 
@@ -121,7 +122,7 @@ async def test_sigterm_lets_streams_end_whole_20_times(time: int, last_prompt: l
 
 async def test_a_second_signal_ends_the_process_at_once() -> None:
     async with process(sys.executable, str(HERE / "tiny_server.py")) as server, server.client() as client:
-        body = {"prompt": [5] * 5, "max_tokens": 3900, "stream": True}
+        body = {"prompt": [5] * 5, "max_tokens": 2200, "stream": True}
         stream = await send(server.port, "/v1/completions", body)
         await running(client, 1)
         os.kill(server.process.pid, signal.SIGTERM)

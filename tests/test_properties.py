@@ -1,25 +1,25 @@
 """The actors under random submits, withdrawals, slow readers, faults and drains.
 
 Rules collect a plan; the plan runs in virtual time on a scripted device. Whatever the plan: each caller that
-stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, nothing is left
-on the device but what the store holds, and every task ends.
+stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, nothing is
+left on the device but what the store holds, and every task ends.
 """
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
-import families
 import trio
 import trio.testing
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from scripted import ScriptedSystem, scripted_system, token_of
 
+import families
 import motet
 from motet.actors.engine import EngineDied
 from motet.channels.request import Sampling, Work
+from scripted import ScriptedSystem, scripted_system, token_of
 
 Action = Callable[["Run"], Awaitable[None]]
 
@@ -116,9 +116,7 @@ class Plan(RuleBasedStateMachine):
         leave=st.one_of(st.none(), st.floats(0, 1.5)),
         read_every=st.sampled_from([0.0, 0.0, 0.1]),
     )
-    def submit(
-        self, length: int, shared: bool, limit: int, leave: float | None, read_every: float
-    ) -> None:
+    def submit(self, length: int, shared: bool, limit: int, leave: float | None, read_every: float) -> None:
         first = 5 if shared else 5 + len(self.actions) % 40
         prompt = tuple(3 + (first + i) % 300 for i in range(length))
 
@@ -131,7 +129,10 @@ class Plan(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 0.5))
     def wait(self, seconds: float) -> None:
-        self.actions.append(lambda _: trio.sleep(seconds))
+        async def action(_: Run) -> None:
+            await trio.sleep(seconds)
+
+        self.actions.append(action)
 
     @rule(kind=st.sampled_from(["chunk", "join", "step"]))
     def fault(self, kind: str) -> None:

@@ -6,10 +6,10 @@ A prompt that holds the token GUILTY fails while it is read.
 import sys
 from typing import Any
 
-import families
 import mlx.core as mx
 import trio
 
+import families
 from motet import EngineDied, logs
 from motet.actors.system import Settings
 from motet.http.server import HTTPSettings, run

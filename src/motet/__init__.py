@@ -27,6 +27,7 @@ from motet.actors.engine import (
 from motet.actors.system import Settings, open_system
 from motet.channels.caller import Failed, Finished, Text, Usage
 from motet.engine import model as _model
+from motet.portal import EngineThread, open_engine_sync
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ __all__ = [
     "Engine",
     "EngineDied",
     "EngineInfo",
+    "EngineThread",
     "Event",
     "Failed",
     "Finished",
@@ -45,6 +47,7 @@ __all__ = [
     "Text",
     "Usage",
     "open_engine",
+    "open_engine_sync",
 ]
 
 
