@@ -8,31 +8,37 @@ import attrs
 
 SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 _DEPTH_STEP = 1024
-_FEWEST_TIMED = 32  # shorter chunks are mostly a forward's fixed cost
+_FOLLOW = 0.3  # how far an estimate goes towards what was measured
+_TRUST = 2.0  # by what factor one measurement may differ from the estimate and still be believed
 
 
 @attrs.define
 class ChunkSizer:
-    """Estimates seconds a token by depth."""
+    """Estimates a chunk's time as a forward's own cost and so much a token, by depth.
 
+    Two terms, for with one a few short chunks, which are mostly the forward's own cost, would make the
+    next ones shorter and shorter.
+    """
+
+    forward_seconds: float
+    """A forward of a single token, from the load-time self-test."""
     token_seconds: float
-    """The first estimate, from the load-time self-test."""
+    """What each token adds, at no depth; from the self-test."""
     largest: int
     """The most tokens of a chunk."""
     _by_depth: dict[int, float] = attrs.Factory(dict)
 
     def observe(self, tokens: int, depth: int, seconds: float) -> None:
         """A chunk of ``tokens`` at ``depth`` took ``seconds``."""
-        if tokens < _FEWEST_TIMED:
-            return
         step = depth // _DEPTH_STEP
-        now = seconds / tokens
-        before = self._by_depth.get(step)
-        self._by_depth[step] = now if before is None else (now + before) / 2
+        before = self._estimate(step)
+        now = (seconds - self.forward_seconds) / tokens
+        now = min(max(now, before / _TRUST), before * _TRUST)
+        self._by_depth[step] = before + _FOLLOW * (now - before)
 
     def size(self, depth: int, seconds: float) -> int:
         """The largest size that should take no longer than ``seconds`` at this depth."""
-        allowed = seconds / max(self._estimate(depth // _DEPTH_STEP), 1e-9)
+        allowed = (seconds - self.forward_seconds) / self._estimate(depth // _DEPTH_STEP)
         fitting = [size for size in SIZES if size <= min(allowed, self.largest)]
         return fitting[-1] if fitting else min(SIZES[0], self.largest)
 

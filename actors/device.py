@@ -7,7 +7,8 @@ Waited for by: nobody; the root waits for its end.
 
 Order: commands run as they come, but granted steps alternate with them: while a group runs, at most
 one command that computes comes between two of its steps. Before such a command the step in flight is
-settled and its tokens are delivered, so a late error is always blamed on its own step.
+settled and its tokens are delivered, so a late error is always blamed on its own step. A join of long rows
+is done in parts, with a step between two of them.
 
 Tokens go to Trio when the next step has been handed to the device, so that the two threads do not fight
 for the interpreter lock; and when steps are faster than REPORT_EVERY, several together: waking Trio for
@@ -117,20 +118,22 @@ class DeviceLoop:
         self._collected: dict[int, RowTokens] = {}
         self._ended = False
         self._reported = 0.0
+        self._unfinished: Join | None = None
 
     def run(self) -> None:
         """Run until Shutdown, or until the watch says stop."""
         stepped_last = True
         while not self._watch.stop:
+            idle = self._queue.empty() and self._unfinished is None
             steps_due = self._granted > 0 and self._executor.width > 0
-            if steps_due and (not stepped_last or self._queue.empty()):
+            if steps_due and (not stepped_last or idle):
                 self._step()
                 stepped_last = True
                 continue
-            if self._queue.empty():
+            if idle:
                 self._settle()
                 self._report()
-            command = self._queue.get()
+            command, self._unfinished = self._unfinished or self._queue.get(), None
             match command:
                 case Step(count):
                     self._granted += count
@@ -202,6 +205,10 @@ class DeviceLoop:
         self._begin(type(command).__name__, size)
         results = self._executor.execute(command)
         self._end(type(command).__name__, size)
+        if results is None:
+            assert isinstance(command, Join)
+            self._unfinished = command
+            return
         if isinstance(command, Chunk):
             self._gauges.chunks += 1
         self._measure()

@@ -60,11 +60,13 @@ class Executor:
         model: Model,
         *,
         snapshots: bool,
+        part_seconds: float = float("inf"),
         observe: Observe | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._snapshots = snapshots
+        self._part_seconds = part_seconds
         self._observe = observe
         self._clock = clock
         self._preparing: dict[int, Row] = {}
@@ -84,8 +86,11 @@ class Executor:
 
     # --- commands ---
 
-    def execute(self, command: Computing) -> list[Result]:
-        """Run one command. A fault in it becomes its own result; what else raises is the device's."""
+    def execute(self, command: Computing) -> list[Result] | None:
+        """Run one command. A fault in it becomes its own result; what else raises is the device's.
+
+        None if only a part of it is done: the same command is to be given again, after a step.
+        """
         match command:
             case Chunk():
                 return [self._chunk(command)]
@@ -152,12 +157,15 @@ class Executor:
             return Abandoned(number, None)
         return Abandoned(number, self._store(row.caches, row.fed))
 
-    def _join(self, number: int) -> list[Result]:
-        row = self._preparing.pop(number)
+    def _join(self, number: int) -> list[Result] | None:
         try:
-            self._group.join(row)
+            joined = self._group.join(self._preparing[number], self._part_seconds)
         except Exception as error:
+            del self._preparing[number]
             return [JoinFault(number, describe(error))]
+        if not joined:
+            return None
+        del self._preparing[number]
         return []
 
     def _drop(self, numbers: Iterable[int]) -> list[Result]:

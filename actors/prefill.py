@@ -50,8 +50,10 @@ class Pace:
     """Seconds that a chunk may take while rows run or wait."""
     largest: int
     """Most tokens of a chunk."""
+    forward_seconds: float
+    """A forward of one token."""
     token_seconds: float
-    """The first estimate of a token's time."""
+    """The first estimate of what each more token adds."""
     fixed: bool
     """Chunks end at multiples of ``largest``, whatever the load, and hits are used only there."""
     joiners: int
@@ -116,7 +118,7 @@ class Cohort:
         self._to = outlets
         self._pace = pace
         self._gauges = gauges
-        self._sizer = ChunkSizer(pace.token_seconds, pace.largest)
+        self._sizer = ChunkSizer(pace.forward_seconds, pace.token_seconds, pace.largest)
         self._joiners: dict[int, Joiner] = {}
         self._passed_on: set[int] = set()  # joined to decode, their Withdraw still to come
         self._outstanding: Chunk | None = None

@@ -196,6 +196,7 @@ async def _start(
         executor = Executor(
             model,
             snapshots=tested.snapshots and settings.prompt_cache_bytes > 0,
+            part_seconds=settings.max_decode_stall,
             observe=observe,
         )
         loop = DeviceLoop(
@@ -255,6 +256,7 @@ def start_actors(
         Pace(
             stall=settings.max_decode_stall,
             largest=settings.prefill_step_size,
+            forward_seconds=info.selftest.step_seconds,
             token_seconds=info.selftest.token_seconds,
             fixed=settings.batch == 1,
             joiners=settings.prompt_concurrency,

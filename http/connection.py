@@ -57,6 +57,12 @@ class Exchange(TrioASGIHTTPConnection):
 class Connection(TCPServer):
     """hypercorn's connection, with a limit to how long a send may take."""
 
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        # The client has closed. hypercorn would keep the connection, and its seat here, until the
+        # keep-alive time of an idle one is over.
+        await self.idle_task.stop()
+
     async def protocol_send(self, event: Event) -> None:
         if not isinstance(event, RawData):
             await super().protocol_send(event)

@@ -9,11 +9,11 @@ import threading
 from functools import partial
 from typing import Any
 
-import families
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
+import families
 import motet
 from motet.actors.system import Settings
 from motet.portal import EngineThread

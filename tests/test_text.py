@@ -1,14 +1,23 @@
 """From tokens to text at every split: nothing lost, nothing extra, no character broken."""
 
-import families
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import families
 from motet.engine.text import TextStream
 
 TOKENIZER = families.tokenizer()
-SAMPLES = ["plain words here", " leading space", "naïve café", "日本語テキスト", "👩‍👩‍👧 family 🎉", "e\u0301 combined"]
+SAMPLES = [
+    "plain words here",
+    " leading space",
+    "naïve café",
+    "日本語テキスト",
+    "👩‍👩‍👧 family 🎉",
+    "e\u0301 combined",
+]
 
 
 def whole(tokens: list[int], splits: list[int], stops: tuple[str, ...] = ()) -> tuple[str, bool]:
@@ -16,7 +25,7 @@ def whole(tokens: list[int], splits: list[int], stops: tuple[str, ...] = ()) -> 
     stream = TextStream(TOKENIZER, stops)
     text = ""
     edges = [0, *sorted(splits), len(tokens)]
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         new, _ = stream.push(tokens[start:end])
         assert not new.endswith("\ufffd")
         text += new
