@@ -34,7 +34,8 @@ class ChunkSizer:
         before = self._estimate(step)
         now = (seconds - self.forward_seconds) / tokens
         now = min(max(now, before / _TRUST), before * _TRUST)
-        self._by_depth[step] = before + _FOLLOW * (now - before)
+        follow = _FOLLOW if self._by_depth else 1  # what is measured here is better than a guess
+        self._by_depth[step] = before + follow * (now - before)
 
     def size(self, depth: int, seconds: float) -> int:
         """The largest size that should take no longer than ``seconds`` at this depth."""

@@ -93,7 +93,8 @@ class Intake:
         if isinstance(prompt, str):
             size = len(prompt)
         else:
-            size = sum(len(m.get("content") or "") for m in prompt if isinstance(m, Mapping))
+            contents = [m.get("content") for m in prompt if isinstance(m, Mapping)]
+            size = sum(len(content) for content in contents if isinstance(content, str))
         if size > self.context * self._longest_token:
             raise self._too_long(f"{size} characters", param)
 

@@ -75,29 +75,35 @@ class PrefixIndex(Generic[Value]):
         path = self._path(tokens)[:-1]
         return [node.value for node in path if node.value is not None and node.cuttable]
 
-    def longest(self, tokens: tuple[int, ...]) -> tuple[Value | None, int]:
+    def longest(self, tokens: tuple[int, ...], edge: int = 1) -> tuple[Value | None, int]:
         """The value that serves the longest prefix of ``tokens``, and that prefix's length.
 
-        An uncuttable entry serves only if it is itself a prefix.
+        Lengths are multiples of ``edge``. An entry that may not be cut serves only exactly its length.
         """
         best: tuple[Value | None, int] = (None, 0)
-        node, depth = self._root, 0
-        while True:
-            if node.value is not None:
-                best = (node.value, depth)
-            child = node.children.get(tokens[depth]) if depth < len(tokens) else None
-            if child is None:
+        for node, depth, whole in reversed(self._walk(tokens)):
+            if depth <= best[1]:
                 break
+            if whole and node.value is not None and depth % edge == 0:
+                return node.value, depth
+            cuttable = _any_cuttable(node)
+            if cuttable is not None and depth - depth % edge > best[1]:
+                best = (cuttable, depth - depth % edge)
+        return best
+
+    def _walk(self, tokens: tuple[int, ...]) -> list[tuple[_Node[Value], int, bool]]:
+        """The nodes along ``tokens``, each with how many tokens match and whether to its end."""
+        walked = []
+        node, depth = self._root, 0
+        while depth < len(tokens) and (child := node.children.get(tokens[depth])) is not None:
             same = _common(child.run, tokens[depth : depth + len(child.run)])
             depth += same
-            node = child
-            if same < len(child.run):
+            whole = same == len(child.run)
+            walked.append((child, depth, whole))
+            if not whole:
                 break
-        if depth > best[1]:
-            cuttable = _any_cuttable(node)
-            if cuttable is not None:
-                return cuttable, depth
-        return best
+            node = child
+        return walked
 
 
 def _any_cuttable(node: _Node[Value]) -> Value | None:

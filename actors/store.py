@@ -80,7 +80,6 @@ class Store:
             case ReleaseLease(row):
                 self._asked.pop(row, None)
                 self._leases.pop(row, None)
-                self._trim()
             case Put(tokens, snapshot):
                 self._put(Entry(tokens[: snapshot.length], snapshot))
             case Closing():
@@ -106,14 +105,7 @@ class Store:
 
     def _longest(self, take: Take) -> tuple[int | None, int]:
         usable = len(take.prompt) - 1  # the last token is always read, for its logits
-        handle, length = self._index.longest(take.prompt[:usable])
-        if handle is None:
-            return None, 0
-        if length % take.edge:
-            length -= length % take.edge
-            if not self._entries[handle].snapshot.trimmable:
-                return None, 0
-        return (handle, length) if length else (None, 0)
+        return self._index.longest(take.prompt[:usable], take.edge)
 
     def _lease(self, row: int, handle: int, length: int) -> None:
         self._entries.move_to_end(handle)

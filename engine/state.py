@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models.cache import KVCache, can_trim_prompt_cache, trim_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, can_trim_prompt_cache
 
 
 def batchable(caches: list[Any]) -> bool:
@@ -19,7 +19,9 @@ def batchable(caches: list[Any]) -> bool:
 
 def trimmable(caches: list[Any]) -> bool:
     """Whether a shorter prefix can be cut from these now."""
-    return bool(can_trim_prompt_cache(caches))
+    # A ChunkedKVCache always says that it can be trimmed, also when it has let go of its front.
+    whole = all(getattr(cache, "start_position", 0) == 0 for cache in caches)
+    return whole and bool(can_trim_prompt_cache(caches))
 
 
 def copyable(caches: list[Any]) -> bool:
@@ -36,11 +38,23 @@ def fresh_copy(caches: list[Any], surplus: int = 0) -> list[Any]:
     Args:
         caches: the source, unchanged.
         surplus: tokens to cut from the end.
+
+    Raises:
+        ValueError: a cache could not be cut by so many.
     """
     fresh = [type(cache).from_state(_fresh_handles(cache.state)) for cache in caches]
     if surplus:
-        trim_prompt_cache(fresh, surplus)
+        for cache in fresh:
+            _cut(cache, surplus)
     return fresh
+
+
+def _cut(cache: Any, surplus: int) -> None:
+    if isinstance(cache, CacheList):  # its trim() tells of its last child alone
+        for child in cache.caches:
+            _cut(child, surplus)
+    elif cache.trim(surplus) != surplus:
+        raise ValueError(f"a {type(cache).__name__} cannot be cut by {surplus} tokens")
 
 
 def _fresh_handles(state: Any) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -168,16 +169,17 @@ def test_a_drain_fails_what_waits_and_turns_away_what_comes() -> None:
     assert desk.gauges.pending_rows == 0
 
 
-def test_a_drain_is_over_when_the_last_row_has_departed_and_the_last_turned_away_has_left() -> None:
+@pytest.mark.parametrize("last", [Departed(1), Withdraw(2), Withdraw(3)])
+def test_a_drain_is_over_when_every_row_has_left_whoever_is_the_last(last: ToAdmission) -> None:
     desk = Desk(places=1)
     desk.submit(1, 2)
     desk.hear(Drain())
     desk.submit(3)
-    leaving: list[ToAdmission] = [Released(1), Withdraw(1), Withdraw(2), Departed(1)]
-    for message in leaving:
+    endings: list[ToAdmission] = [Released(1), Withdraw(1), Departed(1), Withdraw(2), Withdraw(3)]
+    for message in [ending for ending in endings if ending != last]:
         desk.hear(message)
         assert not desk.queue.over
-    desk.hear(Withdraw(3))
+    desk.hear(last)
     assert desk.queue.over and len(desk.tickets) == 3
 
 

@@ -141,3 +141,11 @@ def test_it_recovers_from_three_observations_that_were_five_times_too_slow(depth
         if not noise:
             assert sizer.size(depth, TARGET) == before
         assert 0.5 * TARGET < true_time(sizer.size(depth, TARGET), depth) < 1.6 * TARGET
+
+
+def test_one_wild_observation_is_hardly_believed() -> None:
+    """The machine slept: a chunk took a hundred times what it takes."""
+    sizer = ChunkSizer(FORWARD, TOKEN, 2048)
+    sizer.observe(128, 0, true_time(128, 0))
+    sizer.observe(128, 0, 100 * true_time(128, 0))
+    assert 0.5 * TARGET < true_time(sizer.size(0, TARGET), 0) < TARGET

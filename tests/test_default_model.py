@@ -51,6 +51,8 @@ def small(tmp_path: Path) -> Path:
     target.mkdir()
     (target / "config.json").write_text('{"model_type": "llama"}')
     (target / "model.safetensors").write_bytes(bytes(range(20)))
+    (target / "tokenizer.json").write_text("{}")
+    (target / "tokenizer_config.json").write_text("[]")
     hashes = {path.name: digest(path) for path in target.iterdir()}
     (target / "hashes.json").write_text(json.dumps(hashes, indent=1))
     return target

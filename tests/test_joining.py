@@ -41,7 +41,7 @@ def batch(lengths: list[int]) -> list[Any]:
 
 def contents(cache: Any) -> tuple[Any, ...]:
     keys, values = cache.keys_and_values()
-    return tuple(np.array(a) for a in (keys, values, cache.offset, cache.left_padding)) + (cache._idx,)
+    return (*tuple(np.array(a) for a in (keys, values, cache.offset, cache.left_padding)), cache._idx)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 5])

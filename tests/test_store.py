@@ -161,6 +161,15 @@ def test_the_least_recently_used_goes_first_and_is_the_only_one_forgotten() -> N
     assert (shelf.gauges.entries, shelf.gauges.bytes) == (2, 80)
 
 
+def test_the_ceiling_itself_may_be_reached() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 1), 50)
+    shelf.put(2, (2, 2), 50)
+    assert shelf.forgotten == [] and shelf.gauges.bytes == 100
+    shelf.put(3, (3, 3), 1)
+    assert shelf.forgotten == [1]
+
+
 def test_under_a_ceiling_of_nothing_nothing_is_kept() -> None:
     shelf = Shelf(ceiling=0)
     shelf.put(1, (1, 2))
