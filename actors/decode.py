@@ -113,8 +113,9 @@ class Stepper:
                 self._dropped(row, snapshot)
             case StepFault():
                 self._fault(message)
-            case JoinFault(row, error):
-                self._fail(row, "join_failed", error)
+            case JoinFault(rows, error):
+                for row in rows:
+                    self._fail(row, "join_failed", error)
             case Cutoff():
                 self._cutoff()
             case Closing():
@@ -127,14 +128,18 @@ class Stepper:
         self._gauges.active_rows = len(self._rows)
 
     def _join(self, join: Join) -> None:
-        row = join.work.row
-        self._gauges.tokens += 1
-        post(join.outlet, Tokens((join.first,), join.finish))
-        if join.finish is not None:
-            post(self._to.admission, admission.Released(row))
-            return
-        self._rows[row] = Running(join.work, join.outlet, [join.first])
-        post(self._to.device, device.Join(row))
+        joining = []
+        for row in join.rows:
+            number = row.work.row
+            self._gauges.tokens += 1
+            post(row.outlet, Tokens((row.first,), row.finish))
+            if row.finish is not None:
+                post(self._to.admission, admission.Released(number))
+                continue
+            self._rows[number] = Running(row.work, row.outlet, [row.first])
+            joining.append(number)
+        if joining:
+            post(self._to.device, device.Join(tuple(joining)))
 
     def _tokens(self, new: RowTokens) -> None:
         running = self._rows[new.row]

@@ -34,7 +34,6 @@ from motet.channels.device import (
     Abandoned,
     Chunk,
     Chunked,
-    ChunkFault,
     Command,
     Drop,
     Dropped,
@@ -201,7 +200,7 @@ class DeviceLoop:
         self._settle()
         self._report()
         self._note(command)
-        size = len(command.tokens) if isinstance(command, Chunk) else 0
+        size = sum(len(part.tokens) for part in command.parts) if isinstance(command, Chunk) else 0
         self._begin(type(command).__name__, size)
         results = self._executor.execute(command)
         self._end(type(command).__name__, size)
@@ -217,7 +216,7 @@ class DeviceLoop:
 
     def _deliver_result(self, result: Result) -> None:
         match result:
-            case Chunked() | ChunkFault() | Abandoned():
+            case Chunked() | Abandoned():
                 self._deliver(self._to_prefill, result)
             case JoinFault() | Dropped():
                 self._deliver(self._to_decode, result)

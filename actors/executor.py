@@ -3,6 +3,7 @@
 Owns the model, the rows and the snapshots: every array in the process.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, assert_never
@@ -14,16 +15,18 @@ from motet.channels.device import (
     Abandoned,
     Chunk,
     Chunked,
-    ChunkFault,
     Drop,
     Dropped,
     Forget,
     Join,
     JoinFault,
+    Opening,
+    Part,
+    PartRead,
     RowTokens,
     Snapshot,
 )
-from motet.channels.request import Work
+from motet.engine.batch import Batch
 from motet.engine.group import Group, Observe, Sampled
 from motet.engine.model import Model
 from motet.engine.row import Row
@@ -33,7 +36,7 @@ from motet.engine.state import fresh_copy, nbytes, trimmable
 Computing: TypeAlias = Chunk | Abandon | Join | Drop
 """Commands that touch rows: before one runs, the step in flight is settled."""
 
-Result: TypeAlias = Chunked | ChunkFault | Abandoned | JoinFault | Dropped
+Result: TypeAlias = Chunked | Abandoned | JoinFault | Dropped
 
 
 @attrs.frozen
@@ -60,7 +63,7 @@ class Executor:
         model: Model,
         *,
         snapshots: bool,
-        part_seconds: float = float("inf"),
+        part_seconds: float = math.inf,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -69,7 +72,7 @@ class Executor:
         self._part_seconds = part_seconds
         self._observe = observe
         self._clock = clock
-        self._preparing: dict[int, Row] = {}
+        self._preparing: dict[int, Batch] = {}  # rows of a cohort share one
         self._group = Group(model.module, observe)
         self._stored: dict[int, Stored] = {}
         self._next_handle = 1
@@ -81,8 +84,8 @@ class Executor:
 
     def kv_bytes(self) -> int:
         """Bytes of the rows' caches, prepared and running; snapshots are not counted."""
-        preparing = sum(nbytes(row.caches) for row in self._preparing.values())
-        return preparing + nbytes(self._group.caches)
+        batches = {id(batch): batch for batch in self._preparing.values()}
+        return sum(batch.nbytes for batch in batches.values()) + self._group.batch.nbytes
 
     # --- commands ---
 
@@ -92,12 +95,12 @@ class Executor:
         None if only a part of it is done: the same command is to be given again, after a step.
         """
         match command:
-            case Chunk():
-                return [self._chunk(command)]
+            case Chunk(parts):
+                return [self._chunk(parts)]
             case Abandon(rows):
                 return [self._abandon(row) for row in rows]
-            case Join(row):
-                return self._join(row)
+            case Join(rows):
+                return self._join(rows)
             case Drop(rows):
                 return self._drop(rows)
             case _:
@@ -108,28 +111,69 @@ class Executor:
         for handle in command.handles:
             del self._stored[handle]
 
-    def _chunk(self, command: Chunk) -> Chunked | ChunkFault:
-        started = self._clock()
-        try:
-            if command.opening is not None:
-                opening = command.opening
-                self._preparing[command.row] = self._open(opening.work, opening.snapshot, opening.length)
-            row = self._preparing[command.row]
-            reading = command.tokens[:-1] if command.last else command.tokens
-            if reading:
-                row.read(self._model.module, reading)
-            if not command.last:
-                return Chunked(command.row, self._clock() - started)
-            return self._begin(row, command.tokens[-1], started)
-        except Exception as error:
-            self._preparing.pop(command.row, None)
-            return ChunkFault(command.row, describe(error))
+    # --- preparation ---
 
-    def _open(self, work: Work, snapshot: int | None, length: int) -> Row:
-        if snapshot is None:
+    def _chunk(self, parts: tuple[Part, ...]) -> Chunked:
+        started = self._clock()
+        read, failed = self._read_together(parts)
+        seconds = self._clock() - started
+        ending = [part for part in read if part.last]
+        results = {part.row: PartRead(part.row) for part in read} | failed
+        if ending:
+            results |= self._begin_together(ending)
+        return Chunked(tuple(results[part.row] for part in parts), seconds)
+
+    def _read_together(self, parts: tuple[Part, ...]) -> tuple[list[Part], dict[int, PartRead]]:
+        """Read the parts in one forward; if that fails, one by one, to see whose fault it is."""
+        before: Batch | None = None
+        try:
+            batch = self._gathered(parts)
+            before = batch.checkpoint()
+            if parts[0].reading:
+                batch.read(self._model.module, [part.reading for part in parts])
+            return list(parts), {}
+        except Exception as error:
+            if len(parts) == 1 or before is None:
+                return [], {part.row: self._fail(part.row, error) for part in parts}
+            for part in parts:
+                self._preparing[part.row] = self._alone(before, part.row)
+            alone = [self._read_together((attrs.evolve(part, opening=None),)) for part in parts]
+            read = [part for parts_read, _ in alone for part in parts_read]
+            return read, {row: fault for _, faults in alone for row, fault in faults.items()}
+
+    def _gathered(self, parts: tuple[Part, ...]) -> Batch:
+        """The rows as one batch, in the parts' order, others parted from them."""
+        for part in parts:
+            if part.opening is not None:
+                self._preparing[part.row] = self._open(part.opening)
+        wanted = [part.row for part in parts]
+        if self._preparing[wanted[0]].numbers != wanted:
+            batch = Batch.of([self._parted(row) for row in wanted])
+            for row in wanted:
+                self._preparing[row] = batch
+        return self._preparing[wanted[0]]
+
+    def _parted(self, number: int) -> Batch:
+        """A row as a batch of its own, taken out of the one it was in."""
+        batch = self._preparing[number]
+        if not batch.merged:
+            return batch
+        alone = self._alone(batch, number)
+        batch.drop([number])
+        return alone
+
+    def _alone(self, batch: Batch, number: int) -> Batch:
+        row = next(row for row in batch.rows if row.number == number)
+        if row.fed == 0:  # batch caches that hold nothing have nothing to extract
+            return Batch([row], self._model.caches())
+        return batch.alone(number)
+
+    def _open(self, opening: Opening) -> Batch:
+        work, length = opening.work, opening.length
+        if opening.snapshot is None:
             caches = self._model.caches()
         else:
-            stored = self._stored[snapshot]
+            stored = self._stored[opening.snapshot]
             caches = fresh_copy(stored.caches, stored.length - length)
         session = SamplingSession(
             temperature=work.sampling.temperature,
@@ -138,35 +182,71 @@ class Executor:
             min_p=work.sampling.min_p,
             seed=work.sampling.seed,
         )
-        return Row(work.row, caches, length, session, work.stop_tokens, work.limit)
+        return Batch([Row(work.row, length, session, work.stop_tokens, work.limit)], caches)
 
-    def _begin(self, row: Row, last: int, started: float) -> Chunked:
-        first, logits = row.begin(self._model.module, last)
+    def _begin_together(self, ending: list[Part]) -> dict[int, PartRead]:
+        """The first tokens of rows whose prompts end, in one forward; one by one if that fails."""
+        try:
+            batch = self._gathered(tuple(attrs.evolve(part, opening=None) for part in ending))
+            before = batch.checkpoint()
+            drawn = [(row.fed, row.session.drawn) for row in batch.rows]
+        except Exception as error:
+            return {part.row: self._fail(part.row, error) for part in ending}
+        try:
+            logits = batch.begin(self._model.module, [part.tokens[-1] for part in ending])
+        except Exception as error:
+            if len(ending) == 1:
+                return {part.row: self._fail(part.row, error) for part in ending}
+            for part, row, (fed, samples) in zip(ending, batch.rows, drawn, strict=True):
+                row.fed, row.session.drawn = fed, samples
+                self._preparing[part.row] = self._alone(before, part.row)
+            return {row: result for part in ending for row, result in self._begin_together([part]).items()}
         if self._observe is not None:
-            self._observe((row.number,), logits)
-        finish = row.finish(first)
-        snapshot = None
-        if finish is not None:
-            del self._preparing[row.number]
-            snapshot = self._store(row.caches, row.fed)
-        return Chunked(row.number, self._clock() - started, first, finish, snapshot)
+            self._observe(tuple(batch.numbers), logits)
+        return self._begun(batch)
+
+    def _begun(self, batch: Batch) -> dict[int, PartRead]:
+        results = {}
+        for row in list(batch.rows):
+            finish = row.finish(row.first)
+            snapshot = None
+            if finish is not None:
+                snapshot = self._store(batch.extract(row.number), row.fed)
+                self._take_out(row.number)
+            results[row.number] = PartRead(row.number, row.first, finish, snapshot)
+        return results
+
+    def _fail(self, number: int, error: Exception) -> PartRead:
+        if number in self._preparing:
+            self._take_out(number)
+        return PartRead(number, error=describe(error))
+
+    def _take_out(self, number: int) -> None:
+        self._preparing.pop(number).drop([number])
 
     def _abandon(self, number: int) -> Abandoned:
-        row = self._preparing.pop(number, None)
-        if row is None or row.fed == 0:
+        batch = self._preparing.get(number)
+        if batch is None:
             return Abandoned(number, None)
-        return Abandoned(number, self._store(row.caches, row.fed))
+        row = next(row for row in batch.rows if row.number == number)
+        snapshot = self._store(batch.extract(number), row.fed) if row.fed else None
+        self._take_out(number)
+        return Abandoned(number, snapshot)
 
-    def _join(self, number: int) -> list[Result] | None:
-        try:
-            joined = self._group.join(self._preparing[number], self._part_seconds)
-        except Exception as error:
-            del self._preparing[number]
-            return [JoinFault(number, describe(error))]
-        if not joined:
-            return None
-        del self._preparing[number]
-        return []
+    # --- joining and leaving ---
+
+    def _join(self, numbers: tuple[int, ...]) -> list[Result] | None:
+        faults: list[Result] = []
+        while left := [number for number in numbers if number in self._preparing]:
+            batch = self._preparing[left[0]]
+            try:
+                if not self._group.join(batch, math.inf if faults else self._part_seconds):
+                    return None
+            except Exception as error:
+                faults.append(JoinFault(tuple(batch.numbers), describe(error)))
+            for number in batch.numbers:
+                del self._preparing[number]
+        return faults
 
     def _drop(self, numbers: Iterable[int]) -> list[Result]:
         running = {row.number: row for row in self._group.rows}
@@ -214,7 +294,7 @@ class Executor:
     def _snapshot_of(self, row: Row) -> Snapshot | None:
         if not self._snapshots:
             return None
-        return self._store(self._group.extract(row.number), row.fed)
+        return self._store(self._group.batch.extract(row.number), row.fed)
 
     def _store(self, caches: list[object], length: int) -> Snapshot | None:
         if not self._snapshots:

@@ -6,8 +6,7 @@ Sends: Take, ReleaseLease and Put to the store; Chunk and Abandon to the device;
 Closing to decode; Released to admission; Prepared and Failed to emitters.
 Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outstanding.
 
-Joiners take turns by chunks: the one with the least left goes first, and every eighth turn goes to the one
-that has waited longest. So a short prompt never waits for a long one to end, nor a long one for ever.
+Who reads next is decided chunk by chunk in turns.py.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,8 @@ import attrs
 import structlog
 import trio
 
-from motet.actors.chunks import ChunkSizer, next_chunk, next_edge
+from motet.actors.chunks import ChunkSizer, next_edge
+from motet.actors.turns import LIKE, OLDEST_EVERY, next_turn
 from motet.channels import admission, decode
 from motet.channels import store as stores
 from motet.channels.device import (
@@ -25,8 +25,9 @@ from motet.channels.device import (
     Abandoned,
     Chunk,
     Chunked,
-    ChunkFault,
     Opening,
+    Part,
+    PartRead,
     PrefillCommand,
     Snapshot,
 )
@@ -38,7 +39,6 @@ from motet.channels.request import Work
 
 log = structlog.get_logger()
 
-_OLDEST_EVERY = 8  # turns
 _IDLE_STALLS = 2  # a chunk's time, in stall targets, when nobody else is about
 
 
@@ -139,8 +139,6 @@ class Cohort:
                 self._withdraw(row)
             case Chunked():
                 self._chunked(message)
-            case ChunkFault(row, error):
-                self._fault(row, error)
             case Abandoned(row, snapshot):
                 self._abandoned(row, snapshot)
             case Cutoff():
@@ -157,66 +155,80 @@ class Cohort:
     def _next_turn(self) -> None:
         if self._outstanding is not None:
             return
-        joiner = self._choose()
-        if joiner is None:
-            return
-        self._turn += 1
-        joiner.last_turn = self._turn
-        self._outstanding = self._chunk_of(joiner)
-        post(self._to.device, self._outstanding)
-
-    def _choose(self) -> Joiner | None:
         ready = [j for j in self._joiners.values() if j.lease is not None and not j.leaving]
         opened = [joiner for joiner in ready if joiner.opened]
         if len(opened) >= self._pace.joiners:
             ready = opened
         if not ready:
-            return None
-        if self._turn % _OLDEST_EVERY == _OLDEST_EVERY - 1:
-            return min(ready, key=lambda joiner: joiner.last_turn)
-        return min(ready, key=lambda joiner: joiner.left)
+            return
+        self._turn += 1
+        chosen, count = self._choose(ready)
+        room = self._pace.joiners - len(opened)
+        fresh = [joiner for joiner in chosen if not joiner.opened][: max(room, 0)]
+        chosen = [joiner for joiner in chosen if joiner.opened or joiner in fresh]
+        self._outstanding = Chunk(tuple(self._part(joiner, count) for joiner in chosen))
+        post(self._to.device, self._outstanding)
 
-    def _chunk_of(self, joiner: Joiner) -> Chunk:
-        left = joiner.left
+    def _choose(self, ready: list[Joiner]) -> tuple[list[Joiner], int]:
         if self._pace.fixed:
-            count = next_edge(joiner.read, left, self._pace.largest)
-        else:
-            busy = len(self._joiners) > 1 or bool(self._passed_on)
-            seconds = self._pace.stall * (1 if busy else _IDLE_STALLS)
-            count = next_chunk(left, self._sizer.size(joiner.read, seconds))
-        tokens = joiner.work.prompt[joiner.read : joiner.read + count]
+            joiner = min(ready, key=lambda joiner: joiner.left)
+            count = next_edge(joiner.read, joiner.left, self._pace.largest)
+            return [joiner], min(count, joiner.left - 1)
+        shortest = min(ready, key=lambda joiner: joiner.left)
+        busy = bool(self._passed_on) or any(j.left > LIKE * shortest.left for j in ready)
+        seconds = self._pace.stall * (1 if busy else _IDLE_STALLS)
+        allowed = self._sizer.size(shortest.read, seconds)
+        return next_turn(ready, allowed, oldest=self._turn % OLDEST_EVERY == 0)
+
+    def _part(self, joiner: Joiner, count: int) -> Part:
+        """The joiner's share of a chunk whose forward reads ``count`` tokens of each."""
+        joiner.last_turn = self._turn
+        last = count == joiner.left - 1
+        tokens = joiner.work.prompt[joiner.read : joiner.read + count + last]
         opening = None
         if not joiner.opened:
             assert joiner.lease is not None
             opening = Opening(joiner.work, joiner.lease.snapshot, joiner.lease.length)
             joiner.opened = True
-        return Chunk(joiner.work.row, tokens, count == left, opening)
+        return Part(joiner.work.row, tokens, last, opening)
 
     def _chunked(self, result: Chunked) -> None:
         chunk, self._outstanding = self._outstanding, None
-        assert chunk is not None and chunk.row == result.row
-        joiner = self._joiners[result.row]
-        self._sizer.observe(len(chunk.tokens), joiner.read, result.seconds)
-        joiner.read += len(chunk.tokens)
-        self._gauges.prompt_tokens += len(chunk.tokens)
-        if chunk.opening is not None:
-            post(self._to.store, stores.ReleaseLease(result.row))
-        if result.snapshot is not None:
-            self._put(joiner, result.snapshot)
-        if result.first is not None and not joiner.leaving:
-            self._join(joiner, result)
+        assert chunk is not None
+        joiners = [self._joiners[part.row] for part in chunk.parts]
+        tokens = sum(len(part.reading) for part in chunk.parts)
+        if tokens:
+            depth = sum(joiner.read for joiner in joiners) // len(joiners)
+            self._sizer.observe(tokens, depth, result.seconds)
+        joining = []
+        for joiner, part, read in zip(joiners, chunk.parts, result.parts, strict=True):
+            joiner.read += len(part.tokens)
+            self._gauges.prompt_tokens += len(part.tokens)
+            if part.opening is not None:
+                post(self._to.store, stores.ReleaseLease(part.row))
+            if read.error is not None:
+                self._fault(joiner, read.error)
+            elif read.first is not None:
+                joining.append((joiner, read))
+        self._join(joining)
 
-    def _join(self, joiner: Joiner, result: Chunked) -> None:
-        row = joiner.work.row
-        del self._joiners[row]
-        self._passed_on.add(row)
-        assert joiner.lease is not None and result.first is not None
-        self._gauges.cached_tokens += joiner.lease.length
-        post(joiner.outlet, Prepared(joiner.lease.length))
-        post(
-            self._to.decode,
-            decode.Join(joiner.work, joiner.outlet, result.first, result.finish),
-        )
+    def _join(self, ended: list[tuple[Joiner, PartRead]]) -> None:
+        """Pass on the rows whose prompts have ended, those that go on as one batch."""
+        joining = []
+        for joiner, read in ended:
+            if read.snapshot is not None:
+                self._put(joiner, read.snapshot)
+            if joiner.leaving:
+                continue
+            row = joiner.work.row
+            del self._joiners[row]
+            self._passed_on.add(row)
+            assert joiner.lease is not None and read.first is not None
+            self._gauges.cached_tokens += joiner.lease.length
+            post(joiner.outlet, Prepared(joiner.lease.length))
+            joining.append(decode.Prepared(joiner.work, joiner.outlet, read.first, read.finish))
+        if joining:
+            post(self._to.decode, decode.Join(tuple(joining)))
 
     # --- leaving ---
 
@@ -258,9 +270,8 @@ class Cohort:
         if joiner.withdrawn:
             post(self._to.decode, decode.Withdraw(row))
 
-    def _fault(self, row: int, error: str) -> None:
-        self._outstanding = None
-        joiner = self._joiners[row]
+    def _fault(self, joiner: Joiner, error: str) -> None:
+        row = joiner.work.row
         log.error("preparation failed", request=row, error=error)
         post(joiner.outlet, Failed("preparation_failed", error))
         post(self._to.store, stores.ReleaseLease(row))

@@ -13,7 +13,7 @@ from motet.channels.request import Work
 
 
 @attrs.frozen
-class Join:
+class Prepared:
     """A prepared row with its first token.
 
     With a ``finish`` that token was its last, and the device has already dropped the row.
@@ -23,6 +23,13 @@ class Join:
     outlet: Outlet[ToEmitter]
     first: int
     finish: Finish | None
+
+
+@attrs.frozen
+class Join:
+    """Rows whose prompts ended together."""
+
+    rows: tuple[Prepared, ...]
 
 
 @attrs.frozen

@@ -36,17 +36,32 @@ class Opening:
 
 
 @attrs.frozen
-class Chunk:
-    """Read ``tokens`` of a row's prompt; the row's first chunk opens it.
+class Part:
+    """One row's share of a chunk; its first opens it.
 
-    With ``last`` the chunk ends the prompt: all but its last token are read, then that one alone,
-    whose logits give the first sample. Answered by Chunked or ChunkFault.
+    With ``last`` it ends the prompt: its last token goes through the model alone behind the chunk, and gives
+    the first sample.
     """
 
     row: int
     tokens: tuple[int, ...]
     last: bool
     opening: Opening | None = None
+
+    @property
+    def reading(self) -> tuple[int, ...]:
+        """The tokens that are read with the chunk."""
+        return self.tokens[:-1] if self.last else self.tokens
+
+
+@attrs.frozen
+class Chunk:
+    """Read some tokens of one prompt or several, as many ``reading`` of each, in one forward.
+
+    The last tokens of all prompts that end with it go through the model together. Answered by Chunked.
+    """
+
+    parts: tuple[Part, ...]
 
 
 @attrs.frozen
@@ -58,9 +73,9 @@ class Abandon:
 
 @attrs.frozen
 class Join:
-    """Take a prepared row into the running group. Answered only if it fails (JoinFault)."""
+    """Take rows whose prompts have ended into the group. Answered only if it fails (JoinFault)."""
 
-    row: int
+    rows: tuple[int, ...]
 
 
 @attrs.frozen
@@ -99,25 +114,26 @@ Command = PrefillCommand | DecodeCommand | StoreCommand
 
 
 @attrs.frozen
-class Chunked:
-    """A chunk was read in ``seconds``; ``first`` is the row's first token if it was the last chunk.
+class PartRead:
+    """What came of one part: read; with ``first``, the row's first token; or an ``error``.
 
-    With a ``finish`` that token ends the row, and its state is already dropped or in ``snapshot``.
+    With a ``finish`` that token ends the row, and its state is already dropped or in ``snapshot``. With an
+    ``error`` the row's state is dropped.
     """
 
     row: int
-    seconds: float
     first: int | None = None
     finish: Finish | None = None
     snapshot: Snapshot | None = None
+    error: str | None = None
 
 
 @attrs.frozen
-class ChunkFault:
-    """A chunk failed; the row's state is dropped."""
+class Chunked:
+    """A chunk was read in ``seconds``, prompts' last tokens not counted."""
 
-    row: int
-    error: str
+    parts: tuple[PartRead, ...]
+    seconds: float
 
 
 @attrs.frozen
@@ -163,9 +179,9 @@ class StepFault:
 
 @attrs.frozen
 class JoinFault:
-    """The row could not be taken into the group, and its state is dropped; the others go on."""
+    """The rows could not be taken into the group, and their state is dropped; the others go on."""
 
-    row: int
+    rows: tuple[int, ...]
     error: str
 
 

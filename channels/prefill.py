@@ -6,7 +6,7 @@ Abandoned a seat.
 
 import attrs
 
-from motet.channels.device import Abandoned, Chunked, ChunkFault
+from motet.channels.device import Abandoned, Chunked
 from motet.channels.emitter import ToEmitter
 from motet.channels.mailbox import Outlet
 from motet.channels.request import Work
@@ -49,4 +49,4 @@ class Closing:
     """Nothing more comes from admission, and no row is left: leave, telling those downstream."""
 
 
-ToPrefill = Admit | Withdraw | Lease | Cutoff | Closing | Chunked | ChunkFault | Abandoned
+ToPrefill = Admit | Withdraw | Lease | Cutoff | Closing | Chunked | Abandoned

@@ -1,10 +1,8 @@
-"""The group: the rows that go through the model together, one token a step.
+"""The group: the batch that decodes, one token a row a step.
 
-A lone row keeps the caches it was prepared with: the serial graph, no mask, no padding, nothing
-copied. When a second row joins (joining.py), mlx-lm's batch caches hold both, left-padded to the longest;
-they stay until the group is empty.
-
-Steps are pipelined: ``step`` queues the next forward before it reads the tokens of the one before.
+A lone row keeps the caches it was prepared with: the serial graph, no mask, no padding, nothing copied.
+Others join it in parts (joining.py). Steps are pipelined: ``step`` queues the next forward before it reads
+the tokens of the one before.
 """
 
 import math
@@ -16,10 +14,10 @@ import attrs
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
+from motet.engine.batch import Batch
 from motet.engine.joining import Joining
 from motet.engine.row import Finish, Row
 from motet.engine.sampling import RowSampler
-from motet.engine.state import nbytes
 
 Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
 """Called with the rows' numbers and their logits [B, V] of each forward; for oracles."""
@@ -45,42 +43,43 @@ class Group:
         self._model = model
         self._observe = observe
         self._copy_rate = _COPY_RATE
-        self.rows: list[Row] = []
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
-        self.rows = []
-        self.caches: list[Any] = []
-        self._merged = False
+    def clear(self) -> None:
+        """Drop everything."""
+        self.batch = Batch([], [])
         self._register: mx.array | None = None  # [B] the tokens to feed next
         self._unread: list[Row] | None = None  # rows of a register that nobody has read yet
         self._sampler: RowSampler | None = None
         self._joining: _Join | None = None
 
-    def join(self, row: Row, seconds: float = float("inf")) -> bool:
-        """Take a prepared row in, or do the next part of it. The step in flight must be settled.
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that run."""
+        return self.batch.rows
+
+    def join(self, joiners: Batch, seconds: float = float("inf")) -> bool:
+        """Take prepared rows in, or do the next part of it. The step in flight must be settled.
 
         Args:
-            row: the row; while a join is unfinished, the same again.
+            joiners: rows that were prepared together; while a join is unfinished, the same again.
             seconds: how long a part should take; the group may step once between two parts.
 
         Returns:
-            Whether the row has joined. If this raises, the group is as it was.
+            Whether the rows have joined. If this raises, the group is as it was.
         """
-        assert self._unread is None and row.token is not None
+        assert self._unread is None
         if not self.rows:
-            self.caches, self._register = row.caches, row.token
-            self._joining = None
-        elif not self._joined(row, seconds):
+            self.batch, self._joining, self._register = joiners, None, _tokens(joiners)
+        elif not self._joined(joiners, seconds):
             return False
-        self.rows = [*self.rows, row]
         self._sampler = None
         return True
 
-    def _joined(self, row: Row, seconds: float) -> bool:
+    def _joined(self, joiners: Batch, seconds: float) -> bool:
         joining = self._joining
-        if joining is None or joining.rows != [r.number for r in self.rows]:
-            joining = self._joining = self._begin(row, seconds)
+        if joining is None or joining.rows != self.batch.numbers + joiners.numbers:
+            joining = self._joining = self._begin(joiners, seconds)
         started = time.perf_counter()
         try:
             done = joining.work.advance()
@@ -92,22 +91,22 @@ class Group:
             return False
         self._joining = None
         if not joining.work.fits():
-            return self._joined(row, float("inf"))  # a step more or less than planned: all at once
-        self.caches, self._merged = list(joining.work.caches()), True
+            return self._joined(joiners, float("inf"))  # a step more or less than planned: all at once
         assert self._register is not None
-        assert row.token is not None
-        self._register = mx.concatenate([self._register, row.token])
-        row.caches = []
+        self._register = mx.concatenate([self._register, _tokens(joiners)])
+        caches: list[Any] = list(joining.work.caches())
+        self.batch = Batch([*self.rows, *joiners.rows], caches, merged=True)
         return True
 
-    def _begin(self, row: Row, seconds: float) -> "_Join":
-        width = len(self.rows) + 1
-        longest = max(row.fed, max(cache.size() for cache in self.caches))
-        total = nbytes(row.caches) * width * longest // max(row.caches[0].keys.shape[2], 1)
-        parts = min(len(self.caches), max(1, math.ceil(total / self._copy_rate / seconds)))
-        ahead = max(r.limit - r.made for r in [*self.rows, row])
-        work = Joining(self.caches, row, parts, ahead)
-        return _Join([r.number for r in self.rows], work, total / parts)
+    def _begin(self, joiners: Batch, seconds: float) -> _Join:
+        layers = len(self.batch.caches)
+        longest = max(cache.size() for cache in (self.batch.caches[0], joiners.caches[0]))
+        held = joiners.caches[0].keys.shape[2] * len(joiners.rows)  # columns that its bytes are for
+        total = joiners.nbytes * (len(self.rows) + len(joiners.rows)) * longest / max(held, 1)
+        parts = min(layers, max(1, math.ceil(total / self._copy_rate / seconds)))
+        ahead = max(row.limit - row.made for row in [*self.rows, *joiners.rows])
+        work = Joining(self.batch.caches, joiners.caches, parts, ahead)
+        return _Join(self.batch.numbers + joiners.numbers, work, total / parts)
 
     def _timed(self, copied: float, seconds: float) -> None:
         rate = copied / max(seconds, 1e-6)
@@ -128,11 +127,11 @@ class Group:
             return self.settle()  # the tokens in flight are each row's last
         previous = self._register
         assert previous is not None
-        logits = self._model(previous[:, None], cache=self.caches)[:, -1, :]
+        logits = self._model(previous[:, None], cache=self.batch.caches)[:, -1, :]
         if self._sampler is None:
             self._sampler = RowSampler([row.session for row in self.rows])
         if self._observe is not None:
-            self._observe(tuple(row.number for row in self.rows), logits)
+            self._observe(tuple(self.batch.numbers), logits)
         register = self._sampler.draw(logits)
         if built is not None:
             built()
@@ -150,35 +149,23 @@ class Group:
         assert self._register is not None
         return _read(unread, self._register)
 
-    def extract(self, number: int) -> list[Any]:
-        """One row's caches as caches of a lone row: handed over if it is alone, else copied."""
-        if not self._merged:
-            return self.caches
-        index = [row.number for row in self.rows].index(number)
-        caches = [cache.extract(index) for cache in self.caches]
-        mx.async_eval([cache.state for cache in caches])  # type: ignore[no-untyped-call]
-        return caches
-
     def drop(self, numbers: Sequence[int]) -> None:
-        """Take rows out, with the left padding that the others then share."""
-        keep = [i for i, row in enumerate(self.rows) if row.number not in numbers]
+        """Take rows out."""
+        before = len(self.rows)
+        keep = self.batch.drop(numbers)
         if not keep:
-            self._clear()
-            return
-        if len(keep) == len(self.rows):
-            return
-        for cache in self.caches:
-            cache.filter(keep)
-        assert self._register is not None
-        self._register = self._register[mx.array(keep)]
-        self.rows = [self.rows[i] for i in keep]
-        if self._unread is not None:
-            self._unread = self.rows
-        self._sampler = None
+            self.clear()
+        elif len(keep) < before:
+            assert self._register is not None
+            self._register = self._register[mx.array(keep)]
+            self._unread = self.rows if self._unread is not None else None
+            self._sampler = None
 
-    def clear(self) -> None:
-        """Drop everything."""
-        self._clear()
+
+def _tokens(batch: Batch) -> mx.array:
+    """[B] the tokens that prepared rows feed next."""
+    tokens = [row.token for row in batch.rows if row.token is not None]
+    return tokens[0] if len(tokens) == 1 else mx.concatenate(tokens)
 
 
 def _read(rows: list[Row], register: mx.array) -> list[Sampled]:

@@ -1,4 +1,4 @@
-"""A row on its way into a group of full-attention caches, a few layers at a time.
+"""Rows on their way into a group of full-attention caches, a few layers at a time.
 
 The result is what mlx-lm's ``BatchKVCache.extend`` gives: all rows right-aligned, left-padded to the longest.
 It is not used here because it writes the whole batch three times over (pad, concatenate, and again when the
@@ -12,8 +12,6 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
-from motet.engine.row import Row
-
 _STEP = KVCache.step  # caches grow by so many tokens at a time, each time writing themselves anew
 _MOST_ROOM = 4 * _STEP
 
@@ -23,19 +21,20 @@ class Joining:
 
     Args:
         running: the group's caches, one a layer: KVCache of a lone row, or BatchKVCache.
-        row: the joiner, with KVCaches of its own.
+        joiners: the joiners' caches, likewise.
         pieces: how many calls of ``advance`` it may take; the group steps once between two of them.
         ahead: tokens that the rows may still get: room for them is made now, within reason.
     """
 
-    def __init__(self, running: list[Any], row: Row, pieces: int, ahead: int) -> None:
+    def __init__(self, running: list[Any], joiners: list[Any], pieces: int, ahead: int) -> None:
         self._running = running
-        self._row = row
+        self._joiners = joiners
         self._a_piece = -(-len(running) // pieces)  # layers
         self._steps = -(-len(running) // self._a_piece) - 1
         self._began = _filled(running[0])
+        self._read = _filled(joiners[0])
         # Where the rows will end when the steps in between are done.
-        self._end = max(self._began + self._steps, row.fed)
+        self._end = max(self._began + self._steps, self._read)
         self._left = self._end - self._steps - self._began
         self._room = min(-(-ahead // _STEP) * _STEP, _MOST_ROOM)
         self._buffers: list[tuple[mx.array, mx.array]] = []
@@ -44,24 +43,22 @@ class Joining:
     def advance(self) -> bool:
         """Write some layers; True when all are written and ``caches`` may be asked for."""
         first = len(self._buffers)
-        for old, solo in zip(
-            self._running[first : first + self._a_piece],
-            self._row.caches[first : first + self._a_piece],
-            strict=True,
-        ):
-            self._buffers.append((self._buffer(old, "keys", solo), self._buffer(old, "values", solo)))
+        layers = slice(first, first + self._a_piece)
+        for old, new in zip(self._running[layers], self._joiners[layers], strict=True):
+            self._buffers.append((self._buffer(old, "keys", new), self._buffer(old, "values", new)))
             self._copied.append(_filled(old))
         mx.eval(self._buffers[first:])
         return len(self._buffers) == len(self._running)
 
-    def _buffer(self, old: Any, name: str, solo: KVCache) -> mx.array:
-        """[rows + 1, heads, end + room, width]: the rows as they are now, and the joiner."""
-        now, joiner = getattr(old, name), getattr(solo, name)
+    def _buffer(self, old: Any, name: str, new: Any) -> mx.array:
+        """[rows and joiners, heads, end + room, width]: the rows as they are now, and the joiners."""
+        now, joining = getattr(old, name), getattr(new, name)
         rows, heads, _, width = now.shape
-        filled, length = _filled(old), self._row.fed
-        buffer = mx.zeros((rows + 1, heads, self._end + self._room, width), now.dtype)
+        filled = _filled(old)
+        shape = (rows + joining.shape[0], heads, self._end + self._room, width)
+        buffer = mx.zeros(shape, now.dtype)
         buffer[:rows, :, self._left : self._left + filled] = now[:, :, :filled]
-        buffer[rows:, :, self._end - length : self._end] = joiner[:, :, :length]
+        buffer[rows:, :, self._end - self._read : self._end] = joining[:, :, : self._read]
         return buffer
 
     def fits(self) -> bool:
@@ -70,24 +67,21 @@ class Joining:
 
     def caches(self) -> list[BatchKVCache]:
         """The joined caches, with what the running rows were given since their layers were copied."""
-        return [
-            self._cache(old, buffers, copied)
-            for old, buffers, copied in zip(self._running, self._buffers, self._copied, strict=True)
-        ]
+        layers = zip(self._running, self._joiners, self._buffers, self._copied, strict=True)
+        return [self._cache(*layer) for layer in layers]
 
-    def _cache(self, old: Any, buffers: tuple[mx.array, mx.array], copied: int) -> BatchKVCache:
+    def _cache(self, old: Any, new: Any, buffers: tuple[mx.array, mx.array], copied: int) -> BatchKVCache:
         rows, filled = old.keys.shape[0], _filled(old)
         for name, buffer in zip(("keys", "values"), buffers, strict=True):
             if filled > copied:
-                new = getattr(old, name)[:, :, copied:filled]
-                buffer[:rows, :, self._left + copied : self._left + filled] = new
-        lone = isinstance(old, KVCache)
-        padding = mx.array([0]) if lone else old.left_padding
-        offset = mx.array([filled]) if lone else old.offset
+                added = getattr(old, name)[:, :, copied:filled]
+                buffer[:rows, :, self._left + copied : self._left + filled] = added
         joined = BatchKVCache([0])
         joined.keys, joined.values = buffers
-        joined.left_padding = mx.concatenate([padding + self._left, mx.array([self._end - self._row.fed])])
-        joined.offset = mx.concatenate([offset, mx.array([self._row.fed])])
+        joined.left_padding = mx.concatenate(
+            [_padding(old) + self._left, _padding(new) + (self._end - self._read)]
+        )
+        joined.offset = mx.concatenate([_offsets(old), _offsets(new)])
         joined._idx = self._end
         return joined
 
@@ -95,3 +89,13 @@ class Joining:
 def _filled(cache: Any) -> int:
     """Columns of a cache that hold tokens or padding."""
     return int(cache.size())
+
+
+def _padding(cache: Any) -> mx.array:
+    """[rows] columns of left padding."""
+    return mx.array([0]) if isinstance(cache, KVCache) else cache.left_padding
+
+
+def _offsets(cache: Any) -> mx.array:
+    """[rows] tokens held."""
+    return mx.array([cache.offset]) if isinstance(cache, KVCache) else cache.offset

@@ -15,6 +15,7 @@ import attrs
 import mlx.core as mx
 import numpy as np
 
+from motet.engine.batch import Batch
 from motet.engine.group import Group
 from motet.engine.model import Model
 from motet.engine.row import Row
@@ -72,12 +73,16 @@ def _prompt(model: Model, length: int) -> list[int]:
     return [(7919 * (length + i) + 13 * i * i) % vocabulary for i in range(length)]
 
 
-def _prepared(model: Model, length: int) -> Row:
+def _row(number: int, limit: int = 1 << 30) -> Row:
+    return Row(number, 0, SamplingSession(), frozenset(), limit)
+
+
+def _prepared(model: Model, length: int) -> Batch:
     prompt = _prompt(model, length)
-    row = Row(length, model.caches(), 0, SamplingSession(), frozenset(), limit=1 << 30)
-    row.read(model.module, prompt[:-1])
-    row.begin(model.module, prompt[-1])
-    return row
+    batch = Batch([_row(length)], model.caches())
+    batch.read(model.module, [prompt[:-1]])
+    batch.begin(model.module, prompt[-1:])
+    return batch
 
 
 def _decode(model: Model, lengths: tuple[int, ...]) -> tuple[dict[int, list[mx.array]], float]:
@@ -151,9 +156,9 @@ def _time_chunk(model: Model, step_seconds: float) -> float:
     prompt = _prompt(model, _PROBE)
     seconds = math.inf
     for _ in range(2):  # the first builds kernels
-        row = Row(0, model.caches(), 0, SamplingSession(), frozenset(), limit=1)
+        batch = Batch([_row(0)], model.caches())
         started = time.perf_counter()
-        row.read(model.module, prompt)
+        batch.read(model.module, [prompt])
         seconds = min(seconds, time.perf_counter() - started)
     return max(seconds - step_seconds, seconds / 10) / _PROBE
 
@@ -171,12 +176,12 @@ def _adopts(model: Model) -> bool:
     if not copyable(original.caches):
         return False
     caches = fresh_copy(original.caches)
-    adopted = attrs.evolve(original, caches=caches, session=SamplingSession())
+    adopted = Batch([attrs.evolve(original.rows[0], session=SamplingSession())], caches)
     return _continue(model, original) == _continue(model, adopted)
 
 
-def _continue(model: Model, row: Row) -> list[int]:
+def _continue(model: Model, batch: Batch) -> list[int]:
     group = Group(model.module)
-    group.join(row)
+    group.join(batch)
     sampled = group.step() + group.step() + group.settle()
     return [token for _, token, _ in sampled]

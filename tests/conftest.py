@@ -4,4 +4,4 @@ import logging
 
 import structlog
 
-structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

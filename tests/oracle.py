@@ -15,7 +15,7 @@ from mlx_lm.generate import GenerationBatch, PromptProcessingBatch, StopSequence
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 
-from motet.channels.device import Chunk, Command, Join
+from motet.channels.device import Chunk, Command, Part
 
 
 @attrs.define
@@ -95,72 +95,143 @@ class Replay:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._tap = Tap(model)
-        self._rows: dict[int, Solo] = {}
+        self._solo: dict[int, Solo] = {}
         self._solo_logits: dict[int, list[np.ndarray]] = {}
-        self._joined: list[int] = []
+        self._prompts: list[PromptProcessingBatch] = []  # cohorts being read
+        self._ready: list[GenerationBatch] = []  # cohorts with their first tokens
         self._batch: GenerationBatch | None = None
         self.outcome = Outcome()
 
     def run(self, trace: Trace) -> Outcome:
         for event in trace.events:
             match event:
-                case Chunk():
-                    self._chunk(event)
-                case Join(row):
-                    self._joined.append(row)
+                case Chunk(parts):
+                    self._chunk(parts)
                 case (rows, logits):
                     self._forward(rows, logits)
-        for row in list(self._rows):
+        for row in list(self._solo_logits):
             self._check_solo(row)
         return self.outcome
 
-    def _chunk(self, chunk: Chunk) -> None:
-        if chunk.opening is not None:
-            assert chunk.opening.snapshot is None, "the oracle replays cold runs"
-            self._rows[chunk.row] = Solo(make_prompt_cache(self._model), -1)
-            self._solo_logits[chunk.row] = []
-        row = self._rows[chunk.row]
-        reading = chunk.tokens[:-1] if chunk.last else chunk.tokens
-        if reading:
-            self._model(mx.array([reading]), cache=row.caches)
+    # --- prompts ---
+
+    def _chunk(self, parts: tuple[Part, ...]) -> None:
+        for part in parts:
+            if part.opening is not None:
+                assert part.opening.snapshot is None, "the oracle replays cold runs"
+                self._solo[part.row] = Solo(make_prompt_cache(self._model), -1)
+        wanted = [part.row for part in parts]
+        cohort = next((p for p in self._prompts if p.uids == wanted), None)
+        if cohort is None and len(parts) == 1:
+            self._read_alone(parts[0])
+            return
+        if cohort is None:
+            caches = [self._parted(row) for row in wanted]
+            cohort = self._cohort(wanted, caches)
+            self._prompts.append(cohort)
+        if parts[0].reading:
+            cohort.prompt([list(part.reading) for part in parts])
+        ending = [i for i, part in enumerate(parts) if part.last]
+        if ending:
+            self._begin(cohort, ending, [part.tokens[-1] for part in parts if part.last])
+
+    def _cohort(self, rows: list[int], caches: list[list[Any]]) -> PromptProcessingBatch:
+        several = len(rows)
+        return PromptProcessingBatch(
+            self._tap,
+            list(rows),
+            caches,
+            samplers=[None] * several,
+            logits_processors=[[]] * several,
+            max_tokens=[1 << 30] * several,
+            tokens=[[] for _ in rows],
+        )
+
+    def _parted(self, row: int) -> list[Any]:
+        """A row's caches as a lone row's, taken out of the cohort it was in."""
+        if row in self._solo:
+            return self._solo.pop(row).caches
+        cohort = next(p for p in self._prompts if row in p.uids)
+        caches = cohort.extract_cache(cohort.uids.index(row))
+        cohort.filter([i for i, other in enumerate(cohort.uids) if other != row])
+        if not cohort.uids:
+            self._prompts.remove(cohort)
+        return caches
+
+    def _read_alone(self, part: Part) -> None:
+        if part.row not in self._solo:
+            self._solo[part.row] = Solo(self._parted(part.row), -1)
+        row = self._solo[part.row]
+        if part.reading:
+            self._model(mx.array([part.reading]), cache=row.caches)
             mx.eval([cache.state for cache in row.caches])
-        row.last = chunk.tokens[-1]
+        row.last = part.tokens[-1]
+        if part.last:
+            self._solo_logits[part.row] = []
+
+    def _begin(self, cohort: PromptProcessingBatch, ending: list[int], last: list[int]) -> None:
+        """mlx-lm's step from a prompt batch to a generation batch, whose first forward is this one's."""
+        if len(ending) < len(cohort.uids):
+            ended = cohort.split(ending)
+            if len(ending) == 1:
+                row = ended.uids[0]
+                self._solo[row] = Solo(ended.extract_cache(0), last[0])
+                self._solo_logits[row] = []
+                return
+            cohort = ended
+        else:
+            self._prompts.remove(cohort)
+        self._tap.seen.clear()
+        self._ready.append(cohort.generate([[token] for token in last]))
+
+    # --- forwards ---
 
     def _forward(self, rows: tuple[int, ...], logits: np.ndarray) -> None:
         self.outcome.widths.add(len(rows))
-        first = len(rows) == 1 and not self._solo_logits.get(rows[0], [None])
-        if first:  # the prompt's last token, alone
-            self._solo_logits[rows[0]].append(logits)
+        if len(rows) == 1 and self._solo_logits.get(rows[0]) == []:
+            self._solo_logits[rows[0]].append(logits)  # the prompt's last token, alone
+            return
+        if self._tap.seen and self._ready and tuple(self._ready[-1].uids) == rows:
+            self.outcome.compare(logits, self._tap.seen.pop())  # a cohort's last tokens
             return
         self._group_to(rows)
         if self._batch is None:
-            self._rows[rows[0]].forwards += 1
+            self._solo[rows[0]].forwards += 1
             self._solo_logits[rows[0]].append(logits)
             return
         self._tap.seen.clear()
         self._batch._step()
-        self.outcome.compare(logits, self._tap.seen[-1])
+        self.outcome.compare(logits, self._tap.seen.pop())
 
     def _group_to(self, rows: tuple[int, ...]) -> None:
         """Bring mlx-lm's batch to these rows: retire those that ended, extend by those that joined."""
         if self._batch is not None and not set(self._batch.uids) & set(rows):
             self._batch = None  # it had emptied
         if self._batch is None:
-            if len(rows) == 1:
+            if len(rows) == 1 and rows[0] in self._solo:
                 return
-            self._batch = self._merged(rows[0])
-        keep = [i for i, row in enumerate(self._batch.uids) if row in rows]
-        if len(keep) < len(self._batch.uids):
-            self._batch.filter(keep)
+            self._batch = self._joining(rows[0])
+        self._keep(self._batch, rows)
         for row in rows:
             if row not in self._batch.uids:
-                self._batch.extend(self._merged(row))
+                joining = self._joining(row)
+                self._keep(joining, rows)
+                self._batch.extend(joining)
         assert tuple(self._batch.uids) == rows
 
-    def _merged(self, row: int) -> GenerationBatch:
-        """A row as a batch of one, about to feed its next token."""
+    def _keep(self, batch: GenerationBatch, rows: tuple[int, ...]) -> None:
+        keep = [i for i, row in enumerate(batch.uids) if row in rows]
+        if len(keep) < len(batch.uids):
+            batch.filter(keep)
+
+    def _joining(self, row: int) -> GenerationBatch:
+        """The batch that brings a row: its cohort's, or a lone row's own, about to feed its next token."""
+        for ready in self._ready:
+            if row in ready.uids:
+                self._ready.remove(ready)
+                return ready
         token = self._check_solo(row)
-        prompt = PromptProcessingBatch(self._tap, [row], [self._rows.pop(row).caches])
+        prompt = self._cohort([row], [self._solo.pop(row).caches])
         batch = GenerationBatch.empty(self._tap, greedy_sampler)
         batch.uids, batch.prompt_cache, batch.tokens = [row], prompt.prompt_cache, [[]]
         batch.samplers, batch.logits_processors = [None], [[]]
@@ -173,7 +244,8 @@ class Replay:
     def _check_solo(self, row: int) -> int:
         if not self._solo_logits[row]:
             return -1  # left before its first token
-        token = self._rows[row].run(self._tap)
+        token = self._solo[row].run(self._tap)
         for ours, theirs in zip(self._solo_logits.pop(row), self._tap.seen, strict=True):
             self.outcome.compare(ours, theirs)
+        self._tap.seen.clear()
         return token

@@ -20,13 +20,15 @@ from motet.channels.device import (
     Abandoned,
     Chunk,
     Chunked,
-    ChunkFault,
     Command,
     Drop,
     Dropped,
     Forget,
     Join,
     JoinFault,
+    Opening,
+    Part,
+    PartRead,
     RowTokens,
     Shutdown,
     Snapshot,
@@ -139,8 +141,8 @@ class ScriptedDevice:
                     gone = self.preparing.pop(row, None)
                     snapshot = self._snapshot(gone.read) if gone and gone.read else None
                     post(self._boxes.to_prefill, Abandoned(row, snapshot))
-            case Join(row):
-                self._join(row)
+            case Join(rows):
+                self._join(rows)
             case Drop(rows):
                 for row in rows:
                     gone = self.group.pop(row, None)
@@ -150,46 +152,46 @@ class ScriptedDevice:
     async def _chunk(self, command: Chunk) -> None:
         await trio.sleep(CHUNK_TIME)
         self._chunks_outstanding -= 1
-        if command.opening is not None:
-            self._open(command)
-        row = self.preparing[command.row]
+        if len({len(part.reading) for part in command.parts}) != 1:
+            raise ProtocolError(f"unlike parts {command}")
+        post(self._boxes.to_prefill, Chunked(tuple(map(self._part, command.parts)), CHUNK_TIME))
+
+    def _part(self, part: Part) -> PartRead:
+        if part.opening is not None:
+            self._open(part.row, part.opening)
+        row = self.preparing[part.row]
         if self.faults.chunk:
             self.faults.chunk -= 1
-            del self.preparing[command.row]
-            post(self._boxes.to_prefill, ChunkFault(command.row, "scripted"))
-            return
-        expected = row.work.prompt[row.read : row.read + len(command.tokens)]
-        if command.tokens != expected or command.last != (row.read + len(expected) == len(row.work.prompt)):
-            raise ProtocolError(f"wrong chunk {command}")
-        row.read += len(command.tokens)
-        if not command.last:
-            post(self._boxes.to_prefill, Chunked(command.row, CHUNK_TIME))
-            return
+            del self.preparing[part.row]
+            return PartRead(part.row, error="scripted")
+        expected = row.work.prompt[row.read : row.read + len(part.tokens)]
+        if part.tokens != expected or part.last != (row.read + len(expected) == len(row.work.prompt)):
+            raise ProtocolError(f"wrong part {part}")
+        row.read += len(part.tokens)
+        if not part.last:
+            return PartRead(part.row)
         row.made = 1
         finish, snapshot = None, None
         if row.work.limit == 1:
             finish = "length"
-            del self.preparing[command.row]
+            del self.preparing[part.row]
             snapshot = self._snapshot(row.read)
-        first = token_of(row.work, 0)
-        post(self._boxes.to_prefill, Chunked(command.row, CHUNK_TIME, first, finish, snapshot))
+        return PartRead(part.row, token_of(row.work, 0), finish, snapshot)
 
-    def _open(self, command: Chunk) -> None:
-        opening = command.opening
-        assert opening is not None
-        if command.row in self.preparing or command.row in self.group:
+    def _open(self, number: int, opening: Opening) -> None:
+        if number in self.preparing or number in self.group:
             raise ProtocolError("a row opened twice")
         if opening.snapshot is not None and opening.snapshot not in self.snapshots:
             raise ProtocolError("a leased snapshot was freed")
-        self.preparing[command.row] = ScriptedRow(opening.work, opening.length)
+        self.preparing[number] = ScriptedRow(opening.work, opening.length)
 
-    def _join(self, number: int) -> None:
-        row = self.preparing.pop(number)
+    def _join(self, numbers: tuple[int, ...]) -> None:
+        rows = {number: self.preparing.pop(number) for number in numbers}
         if self.faults.join:
             self.faults.join -= 1
-            post(self._boxes.to_decode, JoinFault(number, "scripted"))
+            post(self._boxes.to_decode, JoinFault(numbers, "scripted"))
         else:
-            self.group[number] = row
+            self.group |= rows
 
     async def _step(self) -> None:
         rows = list(self.group)

@@ -11,7 +11,7 @@ from motet.actors.decode import GRANT, DeviceFailing, Outlets, Stepper, decode
 from motet.channels import device
 from motet.channels import store as stores
 from motet.channels.admission import Departed, Released
-from motet.channels.decode import Closing, Cutoff, Join, Stop, ToDecode, Withdraw
+from motet.channels.decode import Closing, Cutoff, Join, Prepared, Stop, ToDecode, Withdraw
 from motet.channels.device import Drop, Dropped, JoinFault, RowTokens, Snapshot, Step, StepFault, Stepped
 from motet.channels.emitter import Failed, Finish, Tokens
 from motet.channels.gauges import DecodeGauges
@@ -41,7 +41,7 @@ class Bench:
         for row in rows:
             self.emitters[row] = Heard()
             work = Work(row, (row,) * 3, 50, Sampling(), frozenset())
-            self.stepper.hear(Join(work, self.emitters[row], 100 * row, finish))
+            self.stepper.hear(Join((Prepared(work, self.emitters[row], 100 * row, finish),)))
 
     def hear(self, *messages: ToDecode) -> None:
         for message in messages:
@@ -75,7 +75,7 @@ def test_a_joined_rows_first_token_is_told_at_once() -> None:
     bench = Bench()
     bench.join(1)
     assert bench.emitters[1] == [Tokens((100,), None)]
-    assert bench.device[0] == device.Join(1)
+    assert bench.device[0] == device.Join((1,))
     assert (bench.gauges.active_rows, bench.gauges.tokens) == (1, 1)
 
 
@@ -184,8 +184,8 @@ LEAVINGS: dict[str, list[ToDecode]] = {
     "stopped and gone, then withdrawn": [Stop(1), Dropped(1, None), Withdraw(1)],
     "withdrawn, then in a failed step": [Withdraw(1), faulted(1), Dropped(1, None)],
     "in a failed step, then withdrawn": [faulted(1), Withdraw(1)],
-    "withdrawn, then not joined": [Withdraw(1), JoinFault(1, "boom"), Dropped(1, None)],
-    "not joined, then withdrawn": [JoinFault(1, "boom"), Withdraw(1)],
+    "withdrawn, then not joined": [Withdraw(1), JoinFault((1,), "boom"), Dropped(1, None)],
+    "not joined, then withdrawn": [JoinFault((1,), "boom"), Withdraw(1)],
     "cut off, then withdrawn": [Cutoff(), Withdraw(1), Dropped(1, None)],
     "withdrawn, then cut off": [Withdraw(1), Cutoff(), Dropped(1, None)],
 }
@@ -250,7 +250,7 @@ def test_failed_steps_spread_over_more_than_a_minute_do_not() -> None:
 def test_a_row_that_cannot_join_fails_alone() -> None:
     bench = Bench()
     bench.join(1, 2)
-    bench.hear(JoinFault(2, "boom"), stepped(RowTokens(1, (11,))))
+    bench.hear(JoinFault((2,), "boom"), stepped(RowTokens(1, (11,))))
     assert bench.emitters[2][1:] == [Failed("join_failed", "boom")]
     assert bench.emitters[1][1:] == [Tokens((11,), None)]
     assert bench.admission == [Released(2)] and bench.gauges.active_rows == 1

@@ -8,8 +8,6 @@ import pytest
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
 from motet.engine.joining import Joining
-from motet.engine.row import Row
-from motet.engine.sampling import SamplingSession
 
 LAYERS = 5
 
@@ -45,13 +43,12 @@ def contents(cache: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("joiner", [1, 9, 300, 600])
+@pytest.mark.parametrize("joiners", [[1], [9], [300], [600], [3, 9, 2], [400, 2]])
 @pytest.mark.parametrize("running", [[4], [260], [7, 12, 300], [255, 3]])
-def test_a_join_in_pieces_equals_mlx_lms_extend(running: list[int], joiner: int, pieces: int) -> None:
+def test_a_join_in_pieces_equals_mlx_lms_extend(running: list[int], joiners: list[int], pieces: int) -> None:
     """With a step between two pieces, and steps after it; every column, offset and padding the same."""
     ours, theirs = batch(running), batch(running)
-    row = Row(9, solo(joiner, 50), joiner, SamplingSession(), frozenset(), limit=40)
-    joining = Joining(ours, row, pieces, ahead=40)
+    joining = Joining(ours, batch(joiners), pieces, ahead=40)
     steps = 0
     while not joining.advance():
         step(ours, len(running), steps)
@@ -61,21 +58,20 @@ def test_a_join_in_pieces_equals_mlx_lms_extend(running: list[int], joiner: int,
         step(theirs, len(running), seed)
     if len(running) == 1:
         theirs = [type(cache).merge([cache]) for cache in theirs]
-    for cache, lone in zip(theirs, solo(joiner, 50), strict=True):
-        cache.extend(KVCache.merge([lone]))
+    for cache, new in zip(theirs, batch(joiners), strict=True):
+        cache.extend(type(new).merge([new]) if len(joiners) == 1 else new)
     joined: list[BatchKVCache] = joining.caches()
     for seed in (70, 71):
         for mine, upstream in zip(joined, theirs, strict=True):
             for a, b in zip(contents(mine), contents(upstream), strict=True):
                 assert np.array_equal(a, b)
-        step(joined, len(running) + 1, seed)
-        step(theirs, len(running) + 1, seed)
+        step(joined, len(running) + len(joiners), seed)
+        step(theirs, len(running) + len(joiners), seed)
 
 
 def test_a_join_that_the_steps_outran_is_seen() -> None:
-    row = Row(9, solo(5, 50), 5, SamplingSession(), frozenset(), limit=40)
     running = batch([4, 6])
-    joining = Joining(running, row, 2, ahead=40)
+    joining = Joining(running, batch([5]), 2, ahead=40)
     joining.advance()
     step(running, 2, 0)
     step(running, 2, 1)

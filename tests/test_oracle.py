@@ -79,7 +79,30 @@ async def test_a_wrong_batch_is_seen() -> None:
     trace = Trace()
     await run_staggered("llama", trace)
     for i, event in enumerate(trace.events):
-        if isinstance(event, Chunk) and event.row == 2:
-            trace.events[i] = attrs.evolve(event, tokens=(event.tokens[0] ^ 1, *event.tokens[1:]))
+        if isinstance(event, Chunk) and event.parts[0].row == 2:
+            part = event.parts[0]
+            wrong = attrs.evolve(part, tokens=(part.tokens[0] ^ 1, *part.tokens[1:]))
+            trace.events[i] = Chunk((wrong, *event.parts[1:]))
             break
     assert replay("llama", trace).different > 0
+
+
+@pytest.mark.parametrize("family", families.PLAIN)
+async def test_prompts_read_together_equal_mlx_lms_batch(family: str) -> None:
+    """Eight prompts of unlike lengths at once: cohorts form, level, end together and decode as one."""
+    trace = Trace()
+    async with open_system(
+        families.loader(family),
+        Settings(prompt_cache_bytes=0, prefill_step_size=96),  # many chunks
+        observe=trace.observe,
+        log_command=trace.log,
+    ) as engine:
+        prompts = families.prompts((170, 90, 140, 201, 140, 77, 160, 333))
+        requests = [motet.Request(prompt, max_tokens=20 + i) for i, prompt in enumerate(prompts)]
+        async with engine.open_rows(requests) as stream:
+            ends = [event async for event in stream if isinstance(event, motet.Finished)]
+    assert len(ends) == 8
+    chunks = [event for event in trace.events if isinstance(event, Chunk)]
+    assert max(len(chunk.parts) for chunk in chunks) >= 4
+    outcome = replay(family, trace)
+    assert max(outcome.widths) >= 4 and outcome.different == 0, outcome

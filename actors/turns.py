@@ -1,0 +1,79 @@
+"""Whose prompts are read next, and how far: the cohort's one decision.
+
+Prompts of like length form a *gang*: they are read together, the longest first until they are level, then all
+in one forward, so that they end together and their first tokens go through the model as one batch. That reads
+the weights once for all of them, and decoding does not begin with a few rows while others are still read.
+
+Others wait, the shortest first: a short prompt never waits for a much longer one to end. Every eighth turn
+goes to the one that has waited longest, so that none waits for ever.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from motet.actors.chunks import next_chunk
+
+OLDEST_EVERY = 8
+LIKE = 3
+"""How many times longer than the shortest a prompt of its gang may be."""
+GANG_TOKENS = 2048
+"""Tokens that a gang has left at most; its first prompt always enters."""
+FEWEST = 16
+"""Tokens of each prompt in a chunk at least: more prompts do not share it than that leaves room for."""
+
+
+class Reader(Protocol):
+    """A prompt being read."""
+
+    @property
+    def left(self) -> int:
+        """Tokens still to read, the last one among them."""
+
+    @property
+    def last_turn(self) -> int:
+        """The turn in which it was read last."""
+
+
+R = TypeVar("R", bound=Reader)
+
+
+def next_turn(ready: Sequence[R], allowed: int, *, oldest: bool) -> tuple[list[R], int]:
+    """Who reads, and how many tokens each in the chunk's forward (the prompt's last token comes behind it).
+
+    Args:
+        ready: the prompts, at least one.
+        allowed: tokens of a chunk, all prompts together.
+        oldest: give the turn to the one that has waited longest.
+    """
+    gang = [min(ready, key=lambda reader: reader.last_turn)] if oldest else _gang(ready)
+    if len(gang) == 1:
+        return gang, min(next_chunk(gang[0].left, allowed), gang[0].left - 1)
+    gang.sort(key=lambda reader: -reader.left)
+    level = gang[0].left
+    most = max(1, allowed // FEWEST)
+    longest = [reader for reader in gang if reader.left == level][:most]
+    each = max(allowed // len(longest), FEWEST)
+    below = [reader.left for reader in gang if reader.left < level]
+    if below and level - below[0] > 1:
+        each = min(each, level - below[0])
+    return longest, _without_a_lone_token(level - 1, each)
+
+
+def _gang(ready: Sequence[R]) -> list[R]:
+    """The shortest and those like it."""
+    by_length = sorted(ready, key=lambda reader: reader.left)
+    gang: list[R] = []
+    tokens = 0
+    for reader in by_length:
+        tokens += reader.left
+        if gang and (reader.left > LIKE * by_length[0].left or tokens > GANG_TOKENS):
+            break
+        gang.append(reader)
+    return gang
+
+
+def _without_a_lone_token(body: int, each: int) -> int:
+    """At most ``each`` tokens of ``body``, leaving none or more than one."""
+    if body <= each:
+        return body
+    return each if body - each > 1 else max(each - 1, 1)

@@ -1,0 +1,102 @@
+"""Rows whose caches go through the model together, in preparation or in the running group.
+
+One row keeps the caches that the model makes for it. Several are held by mlx-lm's batch caches, left-padded
+to the longest.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+
+from motet.engine.row import Row
+from motet.engine.sampling import RowSampler
+from motet.engine.state import nbytes
+
+
+class Batch:
+    """Rows and their caches.
+
+    Args:
+        rows: the rows, in the order of the caches' first axis.
+        caches: one mlx-lm cache a layer (fewer or more in some families).
+        merged: whether the caches are batch caches: for several rows, and for one that is left of several.
+    """
+
+    def __init__(self, rows: list[Row], caches: list[Any], merged: bool = False) -> None:
+        self.rows = rows
+        self.caches = caches
+        self.merged = merged
+
+    @classmethod
+    def of(cls, parts: "Sequence[Batch]") -> "Batch":
+        """One batch of several lone rows; a single part as it is."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = [row for part in parts for row in part.rows]
+        layers = zip(*(part.caches for part in parts), strict=True)
+        return cls(rows, [type(layer[0]).merge(list(layer)) for layer in layers], merged=True)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The rows' numbers."""
+        return [row.number for row in self.rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for the caches."""
+        return nbytes(self.caches)
+
+    def checkpoint(self) -> "Batch":
+        """The batch as it is now, to go back to if a forward fails: caches only add behind what they hold."""
+        return Batch(list(self.rows), [copy.copy(cache) for cache in self.caches], self.merged)
+
+    def read(self, model: Module, tokens: Sequence[Sequence[int]]) -> None:
+        """Feed prompt tokens, as many to each row. The head is not computed: nothing asks for the logits."""
+        model(mx.array([list(its) for its in tokens]), cache=self.caches)
+        mx.eval([cache.state for cache in self.caches])
+        for row, its in zip(self.rows, tokens, strict=True):
+            row.fed += len(its)
+
+    def begin(self, model: Module, last: Sequence[int]) -> mx.array:
+        """Feed each prompt's last token and draw the rows' first tokens.
+
+        Returns:
+            The logits [B, V]; the tokens are in the rows.
+        """
+        logits: mx.array = model(mx.array(list(last))[:, None], cache=self.caches)[:, -1, :]
+        drawn = RowSampler([row.session for row in self.rows]).draw(logits)
+        tokens: Any = drawn.tolist()
+        for i, (row, token) in enumerate(zip(self.rows, tokens, strict=True)):
+            row.token, row.first = drawn[i : i + 1], token
+            row.fed += 1
+            row.made = 1
+        mx.eval([row.token for row in self.rows])
+        return logits
+
+    def extract(self, number: int) -> list[Any]:
+        """One row's caches as caches of a lone row: handed over if it was never merged, else copied."""
+        if not self.merged:
+            return self.caches
+        index = self.numbers.index(number)
+        caches = [cache.extract(index) for cache in self.caches]
+        mx.async_eval([cache.state for cache in caches])  # type: ignore[no-untyped-call]
+        return caches
+
+    def alone(self, number: int) -> "Batch":
+        """One row as a batch of its own."""
+        row = self.rows[self.numbers.index(number)]
+        return Batch([row], self.extract(number))
+
+    def drop(self, numbers: Sequence[int]) -> list[int]:
+        """Take rows out, with the left padding that the others then share; return the places kept."""
+        keep = [i for i, row in enumerate(self.rows) if row.number not in numbers]
+        if not keep:
+            self.caches = []
+        elif len(keep) < len(self.rows):
+            for cache in self.caches:
+                cache.filter(keep)
+        self.rows = [self.rows[i] for i in keep]
+        return keep
