@@ -37,11 +37,20 @@ class ChunkSizer:
         follow = _FOLLOW if self._by_depth else 1  # what is measured here is better than a guess
         self._by_depth[step] = before + follow * (now - before)
 
+    def seconds(self, tokens: int, depth: int) -> float:
+        """How long a chunk of ``tokens`` at this depth should take."""
+        return self.forward_seconds + tokens * self._estimate(depth // _DEPTH_STEP)
+
     def size(self, depth: int, seconds: float) -> int:
         """The largest size that should take no longer than ``seconds`` at this depth."""
-        allowed = (seconds - self.forward_seconds) / self._estimate(depth // _DEPTH_STEP)
-        fitting = [size for size in SIZES if size <= min(allowed, self.largest)]
+        allowed = self.tokens(depth, seconds)
+        fitting = [size for size in SIZES if size <= allowed]
         return fitting[-1] if fitting else min(SIZES[0], self.largest)
+
+    def tokens(self, depth: int, seconds: float) -> int:
+        """How many tokens should take no longer than ``seconds`` at this depth; at least one."""
+        allowed = (seconds - self.forward_seconds) / self._estimate(depth // _DEPTH_STEP)
+        return max(1, min(int(allowed), self.largest))
 
     def _estimate(self, step: int) -> float:
         for nearer in range(step, -1, -1):

@@ -9,7 +9,8 @@ Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outs
 Who reads next is decided chunk by chunk in turns.py.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 import attrs
@@ -17,7 +18,7 @@ import structlog
 import trio
 
 from motet.actors.chunks import ChunkSizer, next_edge
-from motet.actors.turns import LIKE, OLDEST_EVERY, next_turn
+from motet.actors.turns import OLDEST_EVERY, next_gang, share
 from motet.channels import admission, decode
 from motet.channels import store as stores
 from motet.channels.device import (
@@ -39,7 +40,10 @@ from motet.channels.request import Work
 
 log = structlog.get_logger()
 
-_IDLE_STALLS = 2  # a chunk's time, in stall targets, when nobody else is about
+_GATHER_SHARE = 0.04  # of the time that the first prompt will take
+_GATHER_MOST = 0.025  # seconds
+_IDLE_STALLS = 2  # a chunk's time, in stall targets, when nobody runs and one prompt is read
+_GANG_STALLS = 5  # likewise, when several like it are: then more of them get their due with each
 
 
 @attrs.frozen
@@ -102,10 +106,13 @@ async def prefill(
     gauges: PrefillGauges,
 ) -> None:
     """Run until admission has left."""
-    cohort = Cohort(outlets, pace, gauges)
+    cohort = Cohort(outlets, pace, gauges, trio.current_time)
     with inbox:
         while not cohort.over:
-            cohort.hear(await inbox.receive())
+            with trio.move_on_at(cohort.hold_until) as waiting:
+                cohort.hear(await inbox.receive())
+            if waiting.cancelled_caught:
+                cohort.go_on()
     post(outlets.store, stores.Closing())
     post(outlets.decode, decode.Closing())
 
@@ -113,8 +120,13 @@ async def prefill(
 class Cohort:
     """The joiners. Every decision is synchronous."""
 
-    def __init__(self, outlets: Outlets, pace: Pace, gauges: PrefillGauges) -> None:
+    def __init__(
+        self, outlets: Outlets, pace: Pace, gauges: PrefillGauges, clock: Callable[[], float]
+    ) -> None:
         self.over = False
+        self.hold_until = math.inf
+        """When to ``go_on``: until then the first prompt of an idle engine waits for company."""
+        self._clock = clock
         self._to = outlets
         self._pace = pace
         self._gauges = gauges
@@ -133,8 +145,7 @@ class Cohort:
                 post(self._to.store, stores.Take(work.row, work.prompt, edge))
             case Lease(row):
                 if row in self._joiners:
-                    self._joiners[row].lease = message
-                    self._joiners[row].read = message.length
+                    self._leased(self._joiners[row], message)
             case Withdraw(row):
                 self._withdraw(row)
             case Chunked():
@@ -147,8 +158,23 @@ class Cohort:
                 self.over = True
             case _:
                 assert_never(message)
-        self._next_turn()
+        if self.hold_until == math.inf:
+            self._next_turn()
         self._gauges.preparing_rows = len(self._joiners)
+
+    def _leased(self, joiner: Joiner, lease: Lease) -> None:
+        joiner.lease, joiner.read = lease, lease.length
+        idle = not self._passed_on and not any(other.opened for other in self._joiners.values())
+        if idle and self.hold_until == math.inf and not self._pace.fixed:
+            # Requests that are sent together arrive a few milliseconds apart. Read alone, the first
+            # would already decode while the others are read, each slowing the other.
+            alone = self._sizer.seconds(joiner.left, joiner.read)
+            self.hold_until = self._clock() + min(_GATHER_SHARE * alone, _GATHER_MOST)
+
+    def go_on(self) -> None:
+        """The wait for company is over."""
+        self.hold_until = math.inf
+        self._next_turn()
 
     # --- turns ---
 
@@ -174,11 +200,13 @@ class Cohort:
             joiner = min(ready, key=lambda joiner: joiner.left)
             count = next_edge(joiner.read, joiner.left, self._pace.largest)
             return [joiner], min(count, joiner.left - 1)
-        shortest = min(ready, key=lambda joiner: joiner.left)
-        busy = bool(self._passed_on) or any(j.left > LIKE * shortest.left for j in ready)
-        seconds = self._pace.stall * (1 if busy else _IDLE_STALLS)
-        allowed = self._sizer.size(shortest.read, seconds)
-        return next_turn(ready, allowed, oldest=self._turn % OLDEST_EVERY == 0)
+        gang = next_gang(ready, oldest=self._turn % OLDEST_EVERY == 0)
+        depth, stall = gang[0].read, self._pace.stall
+        if self._passed_on or len(gang) < len(ready):
+            return share(gang, self._sizer.size(depth, stall))
+        if len(gang) == 1:
+            return share(gang, self._sizer.size(depth, _IDLE_STALLS * stall))
+        return share(gang, self._sizer.tokens(depth, _GANG_STALLS * stall))
 
     def _part(self, joiner: Joiner, count: int) -> Part:
         """The joiner's share of a chunk whose forward reads ``count`` tokens of each."""

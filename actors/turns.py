@@ -37,23 +37,37 @@ class Reader(Protocol):
 R = TypeVar("R", bound=Reader)
 
 
-def next_turn(ready: Sequence[R], allowed: int, *, oldest: bool) -> tuple[list[R], int]:
-    """Who reads, and how many tokens each in the chunk's forward (the prompt's last token comes behind it).
+def next_gang(ready: Sequence[R], *, oldest: bool) -> list[R]:
+    """Whose turn it is: the shortest prompt and those like it.
 
     Args:
         ready: the prompts, at least one.
-        allowed: tokens of a chunk, all prompts together.
-        oldest: give the turn to the one that has waited longest.
+        oldest: give the turn to who has waited longest, if any wait.
     """
-    gang = [min(ready, key=lambda reader: reader.last_turn)] if oldest else _gang(ready)
+    gang = _gang(ready)
+    waiting = [reader for reader in ready if reader not in gang]
+    if oldest and waiting:
+        return [min(waiting, key=lambda reader: reader.last_turn)]
+    return gang
+
+
+def share(gang: Sequence[R], allowed: int) -> tuple[list[R], int]:
+    """Who of a gang reads next, and how many tokens each in the chunk's forward.
+
+    The last token of a prompt that ends comes behind it.
+
+    Args:
+        gang: the prompts, at least one.
+        allowed: tokens of a chunk, all prompts together.
+    """
     if len(gang) == 1:
-        return gang, min(next_chunk(gang[0].left, allowed), gang[0].left - 1)
-    gang.sort(key=lambda reader: -reader.left)
-    level = gang[0].left
+        return list(gang), min(next_chunk(gang[0].left, allowed), gang[0].left - 1)
+    by_length = sorted(gang, key=lambda reader: -reader.left)
+    level = by_length[0].left
     most = max(1, allowed // FEWEST)
-    longest = [reader for reader in gang if reader.left == level][:most]
+    longest = [reader for reader in by_length if reader.left == level][:most]
     each = max(allowed // len(longest), FEWEST)
-    below = [reader.left for reader in gang if reader.left < level]
+    below = [reader.left for reader in by_length if reader.left < level]
     if below and level - below[0] > 1:
         each = min(each, level - below[0])
     return longest, _without_a_lone_token(level - 1, each)
