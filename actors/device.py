@@ -19,6 +19,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias, TypeVar, assert_never
 
@@ -117,13 +118,14 @@ class DeviceLoop:
         self._collected: dict[int, RowTokens] = {}
         self._ended = False
         self._reported = 0.0
-        self._unfinished: Join | None = None
+        self._waiting: deque[Chunk | Abandon | Join | Drop | Forget | Shutdown] = deque()
 
     def run(self) -> None:
         """Run until Shutdown, or until the watch says stop."""
         stepped_last = True
         while not self._watch.stop:
-            idle = self._queue.empty() and self._unfinished is None
+            self._take_mail()
+            idle = not self._waiting
             steps_due = self._granted > 0 and self._executor.width > 0
             if steps_due and (not stepped_last or idle):
                 self._step()
@@ -132,10 +134,10 @@ class DeviceLoop:
             if idle:
                 self._settle()
                 self._report()
-            command, self._unfinished = self._unfinished or self._queue.get(), None
+                self._take(self._queue.get())
+                continue
+            command = self._waiting.popleft()
             match command:
-                case Step(count):
-                    self._granted += count
                 case Forget():
                     self._executor.forget(command)
                 case Shutdown():
@@ -143,6 +145,17 @@ class DeviceLoop:
                 case _:
                     self._compute(command)
                     stepped_last = False
+
+    def _take_mail(self) -> None:
+        while not self._queue.empty():
+            self._take(self._queue.get())
+
+    def _take(self, command: Command) -> None:
+        # Grants count at once: a join in parts needs steps between them, and stands before the grants.
+        if isinstance(command, Step):
+            self._granted += command.count
+        else:
+            self._waiting.append(command)
 
     # --- steps ---
 
@@ -205,8 +218,7 @@ class DeviceLoop:
         results = self._executor.execute(command)
         self._end(type(command).__name__, size)
         if results is None:
-            assert isinstance(command, Join)
-            self._unfinished = command
+            self._waiting.appendleft(command)
             return
         if isinstance(command, Chunk):
             self._gauges.chunks += 1
@@ -232,7 +244,7 @@ class DeviceLoop:
 
     def _measure(self) -> None:
         self._gauges.kv_bytes = self._executor.kv_bytes()
-        self._gauges.queue = self._queue.qsize()
+        self._gauges.queue = self._queue.qsize() + len(self._waiting)
 
     # --- the watch's view ---
 

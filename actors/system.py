@@ -196,7 +196,7 @@ async def _start(
         executor = Executor(
             model,
             snapshots=tested.snapshots and settings.prompt_cache_bytes > 0,
-            part_seconds=settings.max_decode_stall,
+            part_seconds=settings.max_decode_stall / 2,  # a step of the larger group follows the last
             observe=observe,
         )
         loop = DeviceLoop(

@@ -68,8 +68,9 @@ def share(gang: Sequence[R], allowed: int) -> tuple[list[R], int]:
     longest = [reader for reader in by_length if reader.left == level][:most]
     each = max(allowed // len(longest), FEWEST)
     below = [reader.left for reader in by_length if reader.left < level]
-    if below and level - below[0] > 1:
-        each = min(each, level - below[0])
+    if below:
+        ahead = level - below[0]
+        each = min(each, ahead if ahead > 1 else FEWEST)  # one token would be a chunk of its own
     return longest, _without_a_lone_token(level - 1, each)
 
 

@@ -24,7 +24,7 @@ Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
 
 Sampled: TypeAlias = tuple[Row, int, Finish | None]
 
-_COPY_RATE = 1e9  # bytes a second, to begin with; joins are timed
+_COPY_RATE = 2.5e8  # bytes a second, to begin with: slow, for fresh memory is; joins are timed
 
 
 @attrs.frozen
@@ -37,10 +37,17 @@ class _Join:
 
 
 class Group:
-    """Rows decoded together. Not thread-safe: it lives on the device thread."""
+    """Rows decoded together. Not thread-safe: it lives on the device thread.
 
-    def __init__(self, model: Module, observe: Observe | None = None) -> None:
+    Args:
+        model: the model.
+        observe: see Observe.
+        patience: seconds that tokens may wait for the next step to be queued behind theirs.
+    """
+
+    def __init__(self, model: Module, observe: Observe | None = None, patience: float = float("inf")) -> None:
         self._model = model
+        self._patience = patience
         self._observe = observe
         self._copy_rate = _COPY_RATE
         self.clear()
@@ -120,8 +127,8 @@ class Group:
                 here on the interpreter lock is free for other threads.
 
         Returns:
-            What was read, in the rows' order: nothing on the first step after a settle. Rows with a
-            finish are still in the group; ``drop`` takes them out.
+            What was read, in the rows' order: mostly nothing on the first step after a settle. Rows with
+            a finish are still in the group; ``drop`` takes them out.
         """
         if self._unread is not None and all(row.made + 1 >= row.limit for row in self.rows):
             return self.settle()  # the tokens in flight are each row's last
@@ -135,11 +142,17 @@ class Group:
         register = self._sampler.draw(logits)
         if built is not None:
             built()
+        started = time.perf_counter()
         mx.async_eval(register)  # type: ignore[no-untyped-call]
+        waited = time.perf_counter() - started
         for row in self.rows:
             row.fed += 1
         unread, self._unread, self._register = self._unread, self.rows, register
-        return _read(unread, previous) if unread is not None else []
+        if unread is not None:
+            return _read(unread, previous)
+        # On a CPU async_eval returns when the step is nearly done. A slow one is read at once, for to
+        # queue another before it would make its readers wait for two.
+        return self.settle() if waited > self._patience else []
 
     def settle(self) -> list[Sampled]:
         """Read the tokens of the step in flight, if one is."""

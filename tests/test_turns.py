@@ -1,0 +1,74 @@
+"""Whose prompts are read next, and how far."""
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from motet.actors.turns import FEWEST, GANG_TOKENS, LIKE, next_gang, share
+
+
+@attrs.define(eq=False)
+class Prompt:
+    left: int
+    last_turn: int = 0
+
+
+def lefts(prompts: list[Prompt]) -> list[int]:
+    return sorted(prompt.left for prompt in prompts)
+
+
+def test_a_short_prompt_goes_before_long_ones() -> None:
+    assert lefts(next_gang([Prompt(1500), Prompt(20), Prompt(3000)], oldest=False)) == [20]
+
+
+def test_prompts_of_like_length_are_a_gang() -> None:
+    prompts = [Prompt(100), Prompt(100 * LIKE), Prompt(100 * LIKE + 1), Prompt(150)]
+    assert lefts(next_gang(prompts, oldest=False)) == [100, 150, 100 * LIKE]
+
+
+def test_a_gang_has_a_bound_but_its_first_always_enters() -> None:
+    assert lefts(next_gang([Prompt(5000), Prompt(6000)], oldest=False)) == [5000]
+    many = [Prompt(GANG_TOKENS // 4) for _ in range(9)]
+    assert len(next_gang(many, oldest=False)) == 4
+
+
+def test_every_so_often_the_one_that_waited_longest_reads() -> None:
+    waiting = [Prompt(20, 9), Prompt(3000, 4), Prompt(2000, 7)]
+    assert lefts(next_gang(waiting, oldest=True)) == [3000]
+    assert lefts(next_gang([Prompt(20, 9), Prompt(25, 1)], oldest=True)) == [20, 25]  # nobody waits
+
+
+def read_to_the_end(lengths: list[int], allowed: int) -> list[list[int]]:
+    """Share a gang's chunks until all have ended; return who ended with each chunk."""
+    gang = [Prompt(length) for length in lengths]
+    ended = []
+    for _ in range(10_000):
+        chosen, count = share(gang, allowed)
+        assert chosen and 0 <= count < min(prompt.left for prompt in chosen)
+        assert count * len(chosen) <= max(allowed, FEWEST * len(chosen), 17)
+        done = [prompt for prompt in chosen if prompt.left == count + 1]
+        for prompt in chosen:
+            if count == 1:
+                assert prompt.left == 2, "a chunk of one token that does not end the prompt"
+            prompt.left -= count
+        if done:
+            ended.append(sorted(id(prompt) for prompt in done))
+        gang = [prompt for prompt in gang if prompt not in done]
+        if not gang:
+            return ended
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("allowed", [16, 48, 200, 2048])
+@pytest.mark.parametrize("lengths", [[100, 100, 100], [120, 90, 100], [80, 200, 101, 150, 100, 100]])
+def test_a_gang_ends_together(lengths: list[int], allowed: int) -> None:
+    """With room for all in a chunk, everyone's first token comes from one forward."""
+    ended = read_to_the_end(lengths, allowed)
+    if allowed >= FEWEST * len(lengths):
+        assert [len(group) for group in ended] == [len(lengths)]
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(FEWEST, 600))
+def test_all_prompts_are_read_to_their_ends(lengths: list[int], allowed: int) -> None:
+    assert sum(map(len, read_to_the_end(lengths, allowed))) == len(lengths)
