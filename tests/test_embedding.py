@@ -1,5 +1,6 @@
 """The library as docs/embedding.md shows it, and the portal's edges."""
 
+import json
 import os
 import pathlib
 import re
@@ -29,8 +30,6 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> str:
     module, config = families.build("llama")
     weights: Any = dict(tree_flatten(module.parameters()))
     mx.save_safetensors(str(directory / "model.safetensors"), weights, metadata={"format": "mlx"})
-    import json
-
     (directory / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
     families.tokenizer()._tokenizer.save_pretrained(directory)
     return str(directory)

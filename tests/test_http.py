@@ -159,9 +159,6 @@ async def test_too_long_a_prompt_says_so_in_openais_words() -> None:
 async def test_a_prompt_that_was_prompt_and_completion_works() -> None:
     """An exact hit: the last token is read again, for its logits."""
     async with served() as server:
-        async with server.engine.generate([9, 8, 7, 6], max_tokens=8) as stream:
-            text = [event async for event in stream]
-        del text
         async with server.client() as client:
             first = await client.post(TEXT, json={"prompt": [9, 8, 7, 6], "max_tokens": 8})
             tokens = server.engine.tokenizer.encode(first.json()["choices"][0]["text"])
