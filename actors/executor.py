@@ -128,12 +128,12 @@ class Executor:
         before: Batch | None = None
         try:
             batch = self._gathered(parts)
-            before = batch.checkpoint()
+            before = batch.checkpoint() if len(parts) > 1 else None
             if parts[0].reading:
                 batch.read(self._model.module, [part.reading for part in parts])
             return list(parts), {}
         except Exception as error:
-            if len(parts) == 1 or before is None:
+            if before is None:
                 return [], {part.row: self._fail(part.row, error) for part in parts}
             for part in parts:
                 self._preparing[part.row] = self._alone(before, part.row)
@@ -188,14 +188,14 @@ class Executor:
         """The first tokens of rows whose prompts end, in one forward; one by one if that fails."""
         try:
             batch = self._gathered(tuple(attrs.evolve(part, opening=None) for part in ending))
-            before = batch.checkpoint()
+            before = batch.checkpoint() if len(ending) > 1 else None
             drawn = [(row.fed, row.session.drawn) for row in batch.rows]
         except Exception as error:
             return {part.row: self._fail(part.row, error) for part in ending}
         try:
             logits = batch.begin(self._model.module, [part.tokens[-1] for part in ending])
         except Exception as error:
-            if len(ending) == 1:
+            if before is None:
                 return {part.row: self._fail(part.row, error) for part in ending}
             for part, row, (fed, samples) in zip(ending, batch.rows, drawn, strict=True):
                 row.fed, row.session.drawn = fed, samples

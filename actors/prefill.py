@@ -62,6 +62,8 @@ class Pace:
     """Chunks end at multiples of ``largest``, whatever the load, and hits are used only there."""
     joiners: int
     """Prompts that are read by turns at most; more wait for one to be done."""
+    together: bool
+    """Whether the model can read several prompts in one forward."""
 
 
 @attrs.define(eq=False)
@@ -201,6 +203,8 @@ class Cohort:
             count = next_edge(joiner.read, joiner.left, self._pace.largest)
             return [joiner], min(count, joiner.left - 1)
         gang = next_gang(ready, oldest=self._turn % OLDEST_EVERY == 0)
+        if not self._pace.together:
+            gang = gang[:1]
         depth, stall = gang[0].read, self._pace.stall
         if self._passed_on or len(gang) < len(ready):
             return share(gang, self._sizer.size(depth, stall))

@@ -227,6 +227,8 @@ def _log_loaded(info: EngineInfo) -> None:
     )
     if info.places < info.batch:
         log.warning("rows are served one at a time", reason=info.selftest.alone)
+    elif info.selftest.apart is not None:
+        log.warning("prompts are read one at a time", reason=info.selftest.apart)
 
 
 def start_actors(
@@ -260,6 +262,7 @@ def start_actors(
             token_seconds=info.selftest.token_seconds,
             fixed=settings.batch == 1,
             joiners=settings.prompt_concurrency,
+            together=info.selftest.apart is None,
         ),
         gauges.prefill,
         name="prefill",

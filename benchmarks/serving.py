@@ -2,9 +2,10 @@
 
     python benchmarks/serving.py [--model DIR] [--streams 1,2,4,8] [--rounds 7] [--json FILE]
 
-Both servers run all the time, one idle while the other is measured. In a round each gets the same
-fresh prompts, so many streams at once; which of them goes first alternates. A round in which others
-used the machine is thrown away and done again. Of each pair are told the ratios motet / mlx_lm of
+Both servers are started anew for each round, for where a process happens to lie in memory moves its speed
+by up to a tenth, and run side by side, one idle while the other is measured. In a round each gets the same
+fresh prompts, so many streams at once; which of them is started and measured first alternates. A round in
+which others used the machine is thrown away and done again. Of each pair are told the ratios motet / mlx_lm of
 
     tok/s       tokens of all streams, over the time from the first request to the last end
     TTFT        time to the first text: the median of the round's streams, and the 95th percentile
@@ -15,6 +16,7 @@ CPU/token with a median of at most 1.0. Linux only. On a CPU OpenBLAS is preload
 """
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
@@ -30,7 +32,7 @@ from machine import DISTURBED, IDLE, Meter, quiet
 from prompts import requests
 from servers import Server, ServerDied, default_model, environment, mlx_lm, motet, start
 
-_TRIES = 3  # times the rounds
+_TRIES = 3  # of a round that others disturb
 _AFTER = 0.3  # seconds in which a server may finish what it does after its last byte
 _MLX_LM = mlx_lm("--decode-concurrency", "8", "--prompt-concurrency", "8")
 _PATH = "/v1/chat/completions"
@@ -119,19 +121,17 @@ async def measure_pair(
     return Pair(streams, number, *((one, two) if first is ours else (two, one)))
 
 
-async def measure_all(ours: Server, theirs: Server, options: argparse.Namespace) -> list[Pair]:
-    """All rounds, also those that were disturbed."""
+async def measure_round(servers: dict[str, Server], number: int, options: argparse.Namespace) -> list[Pair]:
+    """One round, with the pairs that were disturbed."""
+    ours, theirs = servers["motet"], servers["mlx_lm.server"]
     pairs: list[Pair] = []
-    tried = dict.fromkeys(options.streams, 0)
-    for number in range(options.rounds):
-        for streams in options.streams:
-            while tried[streams] < _TRIES * options.rounds:
-                tried[streams] += 1
-                pair = await measure_pair(ours, theirs, streams, number, options, tried[streams])
-                pairs.append(pair)
-                _progress(pair)
-                if not pair.disturbed:
-                    break
+    for streams in options.streams:
+        for tried in range(_TRIES):
+            pair = await measure_pair(ours, theirs, streams, number, options, tried)
+            pairs.append(pair)
+            _progress(pair)
+            if not pair.disturbed:
+                break
     return pairs
 
 
@@ -150,16 +150,28 @@ def _brief(one: Measured) -> str:
 
 
 async def run(options: argparse.Namespace) -> list[Pair]:
-    """Start both servers, warm them up, measure."""
+    """In each round: start both servers, warm them up, measure."""
     env = environment()
     model = options.model or default_model()
-    async with start("motet", motet(), model, env) as ours:
-        async with start("mlx_lm.server", _MLX_LM, model, env) as theirs:
-            for server, idle in ((ours, theirs), (theirs, ours)):
-                for streams in options.streams:
-                    chats = requests(random.Random(f"{options.seed} warm {streams}"), streams)
-                    await measure(server, idle, chats, 8)
-            return await measure_all(ours, theirs, options)
+    pairs: list[Pair] = []
+    for number in range(options.rounds):
+        commands = [("motet", motet()), ("mlx_lm.server", _MLX_LM)]
+        async with contextlib.AsyncExitStack() as running:
+            servers = {}
+            for name, command in commands if number % 2 == 0 else reversed(commands):
+                servers[name] = await running.enter_async_context(start(name, command, model, env))
+            await warm_up(servers, number, options)
+            pairs += await measure_round(servers, number, options)
+    return pairs
+
+
+async def warm_up(servers: dict[str, Server], number: int, options: argparse.Namespace) -> None:
+    """Let each server run once with each number of streams."""
+    for server in servers.values():
+        (idle,) = (other for other in servers.values() if other is not server)
+        for streams in options.streams:
+            chats = requests(random.Random(f"{options.seed} warm {number} {streams}"), streams)
+            await measure(server, idle, chats, 8)
 
 
 # --- the report -------------------------------------------------------------------------------

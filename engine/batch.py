@@ -1,16 +1,16 @@
 """Rows whose caches go through the model together, in preparation or in the running group.
 
-One row keeps the caches that the model makes for it. Several are held by mlx-lm's batch caches, left-padded
-to the longest.
+One row keeps the caches that the model makes for it. Several are held as their layouts (layouts/) hold rows,
+left-padded to the longest where a layout has columns.
 """
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
+from motet.engine.layouts.choice import layout_of, leaves, regrouped
 from motet.engine.row import Row
 from motet.engine.sampling import RowSampler
 from motet.engine.state import nbytes
@@ -36,8 +36,9 @@ class Batch:
         if len(parts) == 1:
             return parts[0]
         rows = [row for part in parts for row in part.rows]
-        layers = zip(*(part.caches for part in parts), strict=True)
-        return cls(rows, [type(layer[0]).merge(list(layer)) for layer in layers], merged=True)
+        layers = zip(*(leaves(part.caches) for part in parts), strict=True)
+        merged = [layout_of(layer[0]).merge(layer) for layer in layers]
+        return cls(rows, regrouped(parts[0].caches, merged), merged=True)
 
     @property
     def numbers(self) -> list[int]:
@@ -50,8 +51,9 @@ class Batch:
         return nbytes(self.caches)
 
     def checkpoint(self) -> "Batch":
-        """The batch as it is now, to go back to if a forward fails: caches only add behind what they hold."""
-        return Batch(list(self.rows), [copy.copy(cache) for cache in self.caches], self.merged)
+        """The batch as it is now, to go back to if a forward fails."""
+        kept = [layout_of(leaf).checkpoint(leaf) for leaf in leaves(self.caches)]
+        return Batch(list(self.rows), regrouped(self.caches, kept), self.merged)
 
     def read(self, model: Module, tokens: Sequence[Sequence[int]]) -> None:
         """Feed prompt tokens, as many to each row. The head is not computed: nothing asks for the logits."""
@@ -81,7 +83,8 @@ class Batch:
         if not self.merged:
             return self.caches
         index = self.numbers.index(number)
-        caches = [cache.extract(index) for cache in self.caches]
+        lone = [layout_of(leaf).extract(leaf, index) for leaf in leaves(self.caches)]
+        caches = regrouped(self.caches, lone)
         mx.async_eval([cache.state for cache in caches])  # type: ignore[no-untyped-call]
         return caches
 
@@ -96,7 +99,7 @@ class Batch:
         if not keep:
             self.caches = []
         elif len(keep) < len(self.rows):
-            for cache in self.caches:
-                cache.filter(keep)
+            for leaf in leaves(self.caches):
+                layout_of(leaf).keep(leaf, keep)
         self.rows = [self.rows[i] for i in keep]
         return keep

@@ -99,21 +99,18 @@ class Group:
         self._joining = None
         if not joining.work.fits():
             return self._joined(joiners, float("inf"))  # a step more or less than planned: all at once
+        caches = joining.work.caches()
         assert self._register is not None
         self._register = mx.concatenate([self._register, _tokens(joiners)])
-        caches: list[Any] = list(joining.work.caches())
         self.batch = Batch([*self.rows, *joiners.rows], caches, merged=True)
         return True
 
     def _begin(self, joiners: Batch, seconds: float) -> _Join:
-        layers = len(self.batch.caches)
-        longest = max(cache.size() for cache in (self.batch.caches[0], joiners.caches[0]))
-        held = joiners.caches[0].keys.shape[2] * len(joiners.rows)  # columns that its bytes are for
-        total = joiners.nbytes * (len(self.rows) + len(joiners.rows)) * longest / max(held, 1)
-        parts = min(layers, max(1, math.ceil(total / self._copy_rate / seconds)))
         ahead = max(row.limit - row.made for row in [*self.rows, *joiners.rows])
-        work = Joining(self.batch.caches, joiners.caches, parts, ahead)
-        return _Join(self.batch.numbers + joiners.numbers, work, total / parts)
+        work = Joining(self.batch.caches, joiners.caches, ahead)
+        parts = max(1, math.ceil(work.nbytes / self._copy_rate / seconds))
+        work.plan(parts)
+        return _Join(self.batch.numbers + joiners.numbers, work, work.nbytes / parts)
 
     def _timed(self, copied: float, seconds: float) -> None:
         rate = copied / max(seconds, 1e-6)

@@ -17,10 +17,11 @@ import numpy as np
 
 from motet.engine.batch import Batch
 from motet.engine.group import Group
+from motet.engine.layouts.choice import unbatchable
 from motet.engine.model import Model
 from motet.engine.row import Row
 from motet.engine.sampling import SamplingSession
-from motet.engine.state import batchable, copyable, fresh_copy
+from motet.engine.state import copyable, fresh_copy
 
 # Relative RMS error of the logits allowed between a row in a batch and the row alone. On the tiny
 # families good models stay below 1e-5 in float32 (5e-2 in TF32 arithmetic, 3e-2 in the half formats)
@@ -29,6 +30,7 @@ BOUNDS = {"float32": 0.1, "bfloat16": 0.15, "float16": 0.15}
 
 _LENGTHS = (7, 12, 19)
 _STEPS = 3
+_SHARED = 4  # tokens of a chunk that several prompts are read in
 _PROBE = 64  # tokens of the timed chunk
 
 
@@ -38,6 +40,8 @@ class SelfTest:
 
     alone: str | None
     """Why rows must be served one at a time; None if they can share a batch."""
+    apart: str | None
+    """Why prompts must be read one at a time; None if several can be read in one forward."""
     snapshots: bool
     """Whether a row can begin from another row's state."""
     step_seconds: float
@@ -59,13 +63,20 @@ def run(model: Model, rows: int) -> SelfTest:
     token_seconds = _time_chunk(model, step_seconds)
     snapshots = _works(lambda: _adopts(model))
     if rows == 1:
-        return SelfTest("one row was asked for", snapshots, step_seconds, token_seconds)
-    if not batchable(model.caches()):
-        kinds = sorted({type(cache).__name__ for cache in model.caches()})
-        reason = f"no batch layout yet for its caches: {', '.join(kinds)}"
-        return SelfTest(reason, snapshots, step_seconds, token_seconds)
-    wrong, error = _together(model, alone, logits)
-    return SelfTest(wrong, snapshots, step_seconds, token_seconds, error)
+        return _serial("one row was asked for", snapshots, step_seconds, token_seconds)
+    kinds = unbatchable(model.caches())
+    if kinds:
+        reason = f"no batch layout for its caches: {', '.join(kinds)}"
+        return _serial(reason, snapshots, step_seconds, token_seconds)
+    wrong, error = _together(model, alone, logits, _apart)
+    if wrong is not None:
+        return attrs.evolve(_serial(wrong, snapshots, step_seconds, token_seconds), error=error)
+    wrong, _ = _together(model, alone, logits, _cohort)
+    return SelfTest(None, wrong, snapshots, step_seconds, token_seconds, error)
+
+
+def _serial(reason: str, snapshots: bool, step_seconds: float, token_seconds: float) -> SelfTest:
+    return SelfTest(reason, reason, snapshots, step_seconds, token_seconds)
 
 
 def _prompt(model: Model, length: int) -> list[int]:
@@ -85,7 +96,29 @@ def _prepared(model: Model, length: int) -> Batch:
     return batch
 
 
-def _decode(model: Model, lengths: tuple[int, ...]) -> tuple[dict[int, list[mx.array]], float]:
+def _apart(model: Model, lengths: tuple[int, ...]) -> list[Batch]:
+    """Each prompt read alone."""
+    return [_prepared(model, length) for length in lengths]
+
+
+def _cohort(model: Model, lengths: tuple[int, ...]) -> list[Batch]:
+    """The prompts' last tokens read together, as many of each, from the unlike depths where they stand."""
+    prompts = [_prompt(model, length) for length in lengths]
+    rows = [Batch([_row(length)], model.caches()) for length in lengths]
+    for row, prompt in zip(rows, prompts, strict=True):
+        row.read(model.module, [prompt[: -_SHARED - 1]])
+    batch = Batch.of(rows)
+    batch.read(model.module, [prompt[-_SHARED - 1 : -1] for prompt in prompts])
+    batch.begin(model.module, [prompt[-1] for prompt in prompts])
+    return [batch]
+
+
+Prepare = Callable[[Model, tuple[int, ...]], list[Batch]]
+
+
+def _decode(
+    model: Model, lengths: tuple[int, ...], prepare: Prepare = _apart
+) -> tuple[dict[int, list[mx.array]], float]:
     """Logits [V] of each row's steps, float32, all rows together; and seconds a step."""
     logits: dict[int, list[mx.array]] = {length: [] for length in lengths}
 
@@ -94,8 +127,8 @@ def _decode(model: Model, lengths: tuple[int, ...]) -> tuple[dict[int, list[mx.a
             logits[row].append(step[i].astype(mx.float32))
 
     group = Group(model.module, observe)
-    for length in lengths:
-        group.join(_prepared(model, length))
+    for prepared in prepare(model, lengths):
+        group.join(prepared)
     group.step()
     started = time.perf_counter()
     for _ in range(_STEPS - 1):
@@ -119,13 +152,13 @@ def _alone(model: Model) -> tuple[dict[int, list[int]], dict[int, list[mx.array]
 
 
 def _together(
-    model: Model, tokens: dict[int, list[int]], alone: dict[int, list[mx.array]]
+    model: Model, tokens: dict[int, list[int]], alone: dict[int, list[mx.array]], prepare: Prepare
 ) -> tuple[str | None, float | None]:
     bound = BOUNDS.get(model.facts.dtype, BOUNDS["float16"])
     worst = 0.0
     for lengths in (_LENGTHS[:2], _LENGTHS):
         try:
-            together, _ = _decode(model, lengths)
+            together, _ = _decode(model, lengths, prepare)
         except Exception as error:
             return f"at B = {len(lengths)} it raises {type(error).__name__}: {error}", None
         for length in lengths:

@@ -1,7 +1,7 @@
 """A row's caches as a value: what can be copied, cut and measured of them.
 
-Capabilities are read off the caches, never off a model's name. Which layouts can hold many rows is
-the group's matter (group.py).
+Capabilities are read off the caches, never off a model's name. How caches hold many rows is the layouts'
+matter (layouts/).
 """
 
 import copy
@@ -9,12 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models.cache import CacheList, KVCache, can_trim_prompt_cache
-
-
-def batchable(caches: list[Any]) -> bool:
-    """Whether a group of several rows can hold these: full attention, nothing else yet."""
-    return all(type(cache) is KVCache for cache in caches)
+from mlx_lm.models.cache import CacheList, can_trim_prompt_cache
 
 
 def trimmable(caches: list[Any]) -> bool:

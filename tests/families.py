@@ -529,8 +529,11 @@ CONFIGS["phi3small"] = dict(
 
 FAMILIES = tuple(CONFIGS)
 
-PLAIN = ("llama", "qwen3", "qwen3_moe", "minicpm", "deepseek_v3", "glm4_moe_lite")
-"""Families whose caches are all plain KVCache and that upstream decodes rightly at any B."""
+ALONE = ("gemma2", "llama4", "deepseek_v41", "phi3small")
+"""Served one row at a time: upstream's model code is wrong with several, or takes one position for all."""
+
+BATCHED = tuple(family for family in FAMILIES if family not in ALONE)
+"""Families that upstream decodes rightly at any B when prompts are read in chunks of real tokens."""
 
 UNSAFE = ("phi3small",)
 """NaN or heap corruption inside MLX on a CPU, at random: never run here."""

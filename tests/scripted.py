@@ -225,7 +225,7 @@ class ScriptedDevice:
 def scripted_info(settings: Settings) -> EngineInfo:
     """What a load-time self-test might have found."""
     facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
-    tested = SelfTest(None, True, step_seconds=STEP_TIME, token_seconds=0.001)
+    tested = SelfTest(None, None, True, step_seconds=STEP_TIME, token_seconds=0.001)
     return EngineInfo(facts, tested, settings.batch, settings.batch)
 
 

@@ -48,7 +48,8 @@ def contents(cache: Any) -> tuple[Any, ...]:
 def test_a_join_in_pieces_equals_mlx_lms_extend(running: list[int], joiners: list[int], pieces: int) -> None:
     """With a step between two pieces, and steps after it; every column, offset and padding the same."""
     ours, theirs = batch(running), batch(running)
-    joining = Joining(ours, batch(joiners), pieces, ahead=40)
+    joining = Joining(ours, batch(joiners), ahead=40)
+    joining.plan(pieces)
     steps = 0
     while not joining.advance():
         step(ours, len(running), steps)
@@ -71,7 +72,8 @@ def test_a_join_in_pieces_equals_mlx_lms_extend(running: list[int], joiners: lis
 
 def test_a_join_that_the_steps_outran_is_seen() -> None:
     running = batch([4, 6])
-    joining = Joining(running, batch([5]), 2, ahead=40)
+    joining = Joining(running, batch([5]), ahead=40)
+    joining.plan(2)
     joining.advance()
     step(running, 2, 0)
     step(running, 2, 1)

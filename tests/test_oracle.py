@@ -44,7 +44,7 @@ def replay(family: str, trace: Trace) -> Outcome:
     return Replay(model).run(trace)
 
 
-@pytest.mark.parametrize("family", families.PLAIN)
+@pytest.mark.parametrize("family", families.BATCHED)
 async def test_staggered_rows_equal_mlx_lms_batch(family: str) -> None:
     """Joins in mid-stream and retirements included, no logit vector differs in any bit."""
     trace = Trace()
@@ -87,7 +87,7 @@ async def test_a_wrong_batch_is_seen() -> None:
     assert replay("llama", trace).different > 0
 
 
-@pytest.mark.parametrize("family", families.PLAIN)
+@pytest.mark.parametrize("family", families.BATCHED)
 async def test_prompts_read_together_equal_mlx_lms_batch(family: str) -> None:
     """Eight prompts of unlike lengths at once: cohorts form, level, end together and decode as one."""
     trace = Trace()

@@ -13,7 +13,7 @@ from motet.actors.engine import Engine, Request
 from motet.actors.system import Settings, open_system
 from oracle import Trace
 
-FAMILIES = [f for f in families.FAMILIES if f not in (*families.PLAIN, *families.UNSAFE)]
+FAMILIES = [f for f in families.FAMILIES if f not in families.UNSAFE]
 PROMPTS = families.prompts((9, 40, 3, 25))  # a window of the tiny families has 16 tokens
 TOKENS = 12
 

@@ -1,0 +1,1 @@
+"""How caches hold many rows: one port, one implementation a kind."""

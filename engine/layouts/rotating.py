@@ -1,0 +1,50 @@
+"""Sliding windows: the last ``max_size`` tokens of a row are held, in a ring."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache
+
+from motet.engine.layouts.port import Cost
+
+
+class Rotating:
+    """RotatingKVCache and BatchRotatingKVCache, through any number of wraps.
+
+    A block of several tokens leaves up to ``max_size`` and the block less one behind; a row joins a group
+    only after its prompt's last token went through alone, which cuts the ring to its size again.
+    """
+
+    def merge(self, lone: Sequence[RotatingKVCache]) -> Any:
+        """In temporal order, left-padded to the longest."""
+        return BatchRotatingKVCache.merge(list(lone))
+
+    def extend(self, rows: Any, joiners: Any) -> Any:
+        """In temporal order if their rings stand at unlike places. mlx-lm's sorts its arguments in place."""
+        extended = copy.copy(_rows_of(rows))
+        extended.extend(copy.copy(_rows_of(joiners)))
+        return extended
+
+    def keep(self, rows: Any, places: list[int]) -> None:
+        """The ring keeps its width."""
+        rows.filter(places)
+
+    def extract(self, rows: Any, place: int) -> Any:
+        """The row's tokens in temporal order."""
+        return RotatingKVCache(rows.max_size) if rows.empty() else rows.extract(place)
+
+    def checkpoint(self, cache: Any) -> Any:
+        """With array handles of its own: a wrapped ring is written over in place."""
+        kept = copy.copy(cache)
+        if not cache.empty():
+            kept.keys, kept.values = cache.keys[:], cache.values[:]
+        return kept
+
+    def cost(self, lone: RotatingKVCache) -> Cost:
+        """By token, up to the window."""
+        return Cost(per_token=lone.nbytes // lone.keys.shape[2], window=lone.max_size)
+
+
+def _rows_of(cache: Any) -> Any:
+    return BatchRotatingKVCache.merge([cache]) if isinstance(cache, RotatingKVCache) else cache
