@@ -1,14 +1,18 @@
 """The decode stepper: which rows run.
 
 Owns: the running rows with all their tokens, the grants of steps.
-Takes: Join, Withdraw, Cutoff and Closing from prefill; Stop from emitters; results from the device.
-Sends: Join, Step and Drop to the device; Tokens and Failed to emitters; Put to the store; Released and
-Departed to admission.
+Takes: Join, Convicted, Withdraw, Cutoff and Closing from prefill; Stop from emitters; results from the
+device.
+Sends: Join, Step and Drop to the device; Tokens and Failed to emitters; Put to the store; Recover and
+Abandon back to prefill; Released and Departed to admission.
 Waited for by: nobody.
 
 Decode grants the device steps ahead, so that the device never waits for Trio between two of them, and
 no more than GRANT, so that a slow event loop holds the device back. Stop, Withdraw and Join take effect
 before the next step, however many are granted.
+
+A step that fails costs no stream: its rows go back to prefill with all their tokens and come again. The one
+that fails there alone is convicted. Faults that nobody is convicted of are the device's own.
 """
 
 from collections import deque
@@ -19,9 +23,9 @@ import attrs
 import structlog
 import trio
 
-from motet.channels import admission, device
+from motet.channels import admission, device, prefill
 from motet.channels import store as stores
-from motet.channels.decode import Closing, Cutoff, Join, Stop, ToDecode, Withdraw
+from motet.channels.decode import Closing, Convicted, Cutoff, Join, Prepared, Stop, ToDecode, Withdraw
 from motet.channels.device import (
     Drop,
     Dropped,
@@ -43,7 +47,7 @@ GRANT = 16
 """Steps granted ahead at most."""
 FAULTS = 3
 FAULT_WINDOW = 60.0
-"""So many step faults within so many seconds end the engine."""
+"""So many step faults that no row is convicted of, within so many seconds, end the engine."""
 
 
 class DeviceFailing(Exception):
@@ -60,6 +64,19 @@ class Running:
     dropping: bool = False
     """Its Drop is on the way: what it still gives is not told."""
     withdrawn: bool = False
+    stopped: bool = False
+    """It needs no more tokens, but went back to prefill before it could be dropped."""
+    abandoned: bool = False
+    """It went back to prefill before its Withdraw came, which is there by now, and will come again."""
+
+
+@attrs.define
+class Fault:
+    """A step's fault, and which of the rows that it sent back have not yet come again."""
+
+    at: float
+    error: str
+    away: set[int]
 
 
 @attrs.frozen
@@ -67,6 +84,7 @@ class Outlets:
     """Whom decode speaks to."""
 
     admission: Outlet[admission.Released | admission.Departed]
+    prefill: Outlet[prefill.Recover | prefill.Abandon]
     store: Outlet[stores.Put | stores.Closing]
     device: Outlet[device.DecodeCommand]
 
@@ -94,7 +112,9 @@ class Stepper:
         self._clock = clock
         self._rows: dict[int, Running] = {}
         self._granted = 0
-        self._faults: deque[float] = deque(maxlen=FAULTS)
+        self._recovering: dict[int, Running] = {}
+        self._open_faults: list[Fault] = []
+        self._unexplained: deque[float] = deque(maxlen=FAULTS)
 
     def hear(self, message: ToDecode) -> None:
         """Take one message and act on it."""
@@ -105,8 +125,10 @@ class Stepper:
                 self._granted -= steps
                 for new in rows:
                     self._tokens(new)
+            case Convicted(row):
+                self._convicted(row)
             case Stop(row):
-                self._drop([row])
+                self._stop(row)
             case Withdraw(row):
                 self._withdraw(row)
             case Dropped(row, snapshot):
@@ -129,17 +151,31 @@ class Stepper:
 
     def _join(self, join: Join) -> None:
         joining = []
-        for row in join.rows:
+        stopped = []
+        for prepared in join.rows:
+            row = self._first(prepared)
             number = row.work.row
-            self._gauges.tokens += 1
-            post(row.outlet, Tokens((row.first,), row.finish))
-            if row.finish is not None:
+            if prepared.finish is not None:
                 post(self._to.admission, admission.Released(number))
                 continue
-            self._rows[number] = Running(row.work, row.outlet, [row.first])
+            self._rows[number] = row
             joining.append(number)
+            if row.stopped:
+                stopped.append(number)
         if joining:
             post(self._to.device, device.Join(tuple(joining)))
+        self._drop(stopped)
+
+    def _first(self, prepared: Prepared) -> Running:
+        """A row as it comes, for the first time or again."""
+        number = prepared.work.row
+        row = self._recovering.pop(number, None) or Running(prepared.work, prepared.outlet, [])
+        self._returned(number)
+        row.generated.extend(prepared.tokens)
+        self._gauges.tokens += len(prepared.tokens)
+        if not row.stopped:
+            post(row.outlet, Tokens(prepared.tokens, prepared.finish))
+        return row
 
     def _tokens(self, new: RowTokens) -> None:
         running = self._rows[new.row]
@@ -153,12 +189,22 @@ class Stepper:
     # --- leaving ---
 
     def _withdraw(self, row: int) -> None:
-        running = self._rows.get(row)
-        if running is None:
+        running, recovering = self._rows.get(row), self._recovering.get(row)
+        if running is not None:
+            running.withdrawn = True
+            self._drop([row])
+        elif recovering is not None and not recovering.abandoned:
+            recovering.abandoned = True
+            post(self._to.prefill, prefill.Abandon(row))
+        else:
+            self._recovering.pop(row, None)
+            self._returned(row)
             post(self._to.admission, admission.Departed(row))
-            return
-        running.withdrawn = True
+
+    def _stop(self, row: int) -> None:
         self._drop([row])
+        if row in self._recovering:
+            self._recovering[row].stopped = True
 
     def _drop(self, rows: list[int]) -> None:
         running = [row for row in rows if row in self._rows and not self._rows[row].dropping]
@@ -197,13 +243,38 @@ class Stepper:
         self._granted -= fault.steps
         self._gauges.step_faults += 1
         log.error("step failed", requests=list(fault.rows), error=fault.error)
-        # Here the rows of a faulted step go back to prefill (Recover) once recovery is built.
-        for row in fault.rows:
-            self._fail(row, "step_failed", fault.error)
-        now = self._clock()
-        self._faults.append(now)
-        if len(self._faults) == FAULTS and now - self._faults[0] <= FAULT_WINDOW:
-            raise DeviceFailing(f"{FAULTS} steps failed within {FAULT_WINDOW:g} s: {fault.error}")
+        back = []
+        for number in fault.rows:
+            row = self._rows[number]
+            if row.dropping:
+                self._gone(row, None)
+                continue
+            self._recovering[number] = self._rows.pop(number)
+            back.append(prefill.Recovering(row.work, row.outlet, tuple(row.generated)))
+        self._gauges.recovered_rows += len(back)
+        away = {row.work.row for row in back}
+        self._open_faults.append(Fault(self._clock(), fault.error, away))
+        if back:
+            post(self._to.prefill, prefill.Recover(tuple(back)))
+        self._close_faults()
+
+    def _convicted(self, row: int) -> None:
+        self._recovering.pop(row, None)
+        self._open_faults = [fault for fault in self._open_faults if row not in fault.away]
+
+    def _returned(self, row: int) -> None:
+        """A row that was sent back is here again, or has left without being convicted."""
+        for fault in self._open_faults:
+            fault.away.discard(row)
+        self._close_faults()
+
+    def _close_faults(self) -> None:
+        for fault in [fault for fault in self._open_faults if not fault.away]:
+            self._open_faults.remove(fault)
+            self._unexplained.append(fault.at)
+            many = len(self._unexplained) == FAULTS
+            if many and self._unexplained[-1] - self._unexplained[0] <= FAULT_WINDOW:
+                raise DeviceFailing(f"{FAULTS} steps failed within {FAULT_WINDOW:g} s: {fault.error}")
 
     def _cutoff(self) -> None:
         for running in self._rows.values():

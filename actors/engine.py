@@ -144,6 +144,8 @@ class Engine:
                 "steps": gauges.device.steps,
                 "chunks": gauges.device.chunks,
                 "queue": gauges.device.queue,
+                "step_faults": gauges.decode.step_faults,
+                "recovered_rows": gauges.decode.recovered_rows,
             },
             "actors": self._depths(),
             "tokens": {

@@ -28,8 +28,8 @@ from motet.channels.device import (
 )
 from motet.engine.batch import Batch
 from motet.engine.group import Group, Observe, Sampled
-from motet.engine.model import Model
-from motet.engine.row import Row
+from motet.engine.model import Model, check_device
+from motet.engine.row import Finish, Row
 from motet.engine.sampling import SamplingSession
 from motet.engine.state import fresh_copy, nbytes, trimmable
 
@@ -115,37 +115,54 @@ class Executor:
 
     def _chunk(self, parts: tuple[Part, ...]) -> Chunked:
         started = self._clock()
-        read, failed = self._read_together(parts)
+        opened, failed = self._opened(parts)
+        read = self._read_together(opened, failed) if opened else []
         seconds = self._clock() - started
         ending = [part for part in read if part.last]
         results = {part.row: PartRead(part.row) for part in read} | failed
-        if ending:
-            results |= self._begin_together(ending)
+        alone = [part for part in ending if self._resumed(part.row)]
+        together = [part for part in ending if part not in alone]
+        if together:
+            results |= self._begin_together(together)
+        for part in alone:
+            results[part.row] = self._begin_past_the_fault(part)
         return Chunked(tuple(results[part.row] for part in parts), seconds)
 
-    def _read_together(self, parts: tuple[Part, ...]) -> tuple[list[Part], dict[int, PartRead]]:
-        """Read the parts in one forward; if that fails, one by one, to see whose fault it is."""
+    def _opened(self, parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], dict[int, PartRead]]:
+        """Open the rows that are new; those that could be, and the faults of the others."""
+        opened, failed = [], {}
+        for part in parts:
+            try:
+                if part.opening is not None:
+                    self._preparing[part.row] = self._open(part.opening)
+                opened.append(part)
+            except Exception as error:
+                failed[part.row] = self._fail(part.row, error)
+        return tuple(opened), failed
+
+    def _read_together(self, parts: tuple[Part, ...], failed: dict[int, PartRead]) -> list[Part]:
+        """Read the parts in one forward; if that fails, one by one, to see whose fault it is.
+
+        Returns:
+            The parts that were read; the faults of the others are put into ``failed``.
+        """
         before: Batch | None = None
         try:
             batch = self._gathered(parts)
             before = batch.checkpoint() if len(parts) > 1 else None
             if parts[0].reading:
                 batch.read(self._model.module, [part.reading for part in parts])
-            return list(parts), {}
+            return list(parts)
         except Exception as error:
             if before is None:
-                return [], {part.row: self._fail(part.row, error) for part in parts}
+                failed |= {part.row: self._fail(part.row, error) for part in parts}
+                return []
             for part in parts:
                 self._preparing[part.row] = self._alone(before, part.row)
-            alone = [self._read_together((attrs.evolve(part, opening=None),)) for part in parts]
-            read = [part for parts_read, _ in alone for part in parts_read]
-            return read, {row: fault for _, faults in alone for row, fault in faults.items()}
+            return [part for one in parts for part in self._read_together((one,), failed)]
 
     def _gathered(self, parts: tuple[Part, ...]) -> Batch:
         """The rows as one batch, in the parts' order, others parted from them."""
-        for part in parts:
-            if part.opening is not None:
-                self._preparing[part.row] = self._open(part.opening)
         wanted = [part.row for part in parts]
         if self._preparing[wanted[0]].numbers != wanted:
             batch = Batch.of([self._parted(row) for row in wanted])
@@ -181,13 +198,15 @@ class Executor:
             top_k=work.sampling.top_k,
             min_p=work.sampling.min_p,
             seed=work.sampling.seed,
+            drawn=opening.generated,
         )
-        return Batch([Row(work.row, length, session, work.stop_tokens, work.limit)], caches)
+        row = Row(work.row, length, session, work.stop_tokens, work.limit, made=opening.generated)
+        return Batch([row], caches)
 
     def _begin_together(self, ending: list[Part]) -> dict[int, PartRead]:
         """The first tokens of rows whose prompts end, in one forward; one by one if that fails."""
         try:
-            batch = self._gathered(tuple(attrs.evolve(part, opening=None) for part in ending))
+            batch = self._gathered(tuple(ending))
             before = batch.checkpoint() if len(ending) > 1 else None
             drawn = [(row.fed, row.session.drawn) for row in batch.rows]
         except Exception as error:
@@ -208,13 +227,42 @@ class Executor:
     def _begun(self, batch: Batch) -> dict[int, PartRead]:
         results = {}
         for row in list(batch.rows):
-            finish = row.finish(row.first)
-            snapshot = None
-            if finish is not None:
-                snapshot = self._store(batch.extract(row.number), row.fed)
-                self._take_out(row.number)
-            results[row.number] = PartRead(row.number, row.first, finish, snapshot)
+            finish = row.finish(row.last)
+            results[row.number] = self._first_tokens(batch, row, (row.last,), finish)
         return results
+
+    def _first_tokens(
+        self, batch: Batch, row: Row, tokens: tuple[int, ...], finish: Finish | None
+    ) -> PartRead:
+        snapshot = None
+        if finish is not None:
+            snapshot = self._store(batch.extract(row.number), row.fed)
+            self._take_out(row.number)
+        return PartRead(row.number, tokens, finish, snapshot)
+
+    def _resumed(self, number: int) -> bool:
+        row = next(row for row in self._preparing[number].rows if row.number == number)
+        return row.made > 0
+
+    def _begin_past_the_fault(self, part: Part) -> PartRead:
+        """A recovered row's next tokens, drawn alone.
+
+        Two, for steps are pipelined: the one that failed may have been the one behind the next.
+        """
+        tokens: list[int] = []
+        try:
+            batch = self._gathered((part,))
+            (row,) = batch.rows
+            feed, finish = part.tokens[-1], None
+            while len(tokens) < 2 and finish is None:
+                logits = batch.begin(self._model.module, [feed])
+                if self._observe is not None:
+                    self._observe((row.number,), logits)
+                tokens.append(feed := row.last)
+                finish = row.finish(feed)
+            return self._first_tokens(batch, row, tuple(tokens), finish)
+        except Exception as error:
+            return self._fail(part.row, error)
 
     def _fail(self, number: int, error: Exception) -> PartRead:
         if number in self._preparing:
@@ -274,6 +322,7 @@ class Executor:
             return self._take_out_ended(advance())
         except Exception as error:
             self._group.clear()
+            check_device()
             return StepError(rows, describe(error))
 
     def _take_out_ended(self, sampled: list[Sampled]) -> list[RowTokens]:

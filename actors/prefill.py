@@ -1,14 +1,16 @@
 """The prefill cohort: rows whose prompts are being read.
 
 Owns: the joiners, and which of them reads next.
-Takes: Admit, Withdraw, Cutoff and Closing from admission; Lease from the store; results from the device.
-Sends: Take, ReleaseLease and Put to the store; Chunk and Abandon to the device; Join, Withdraw, Cutoff and
-Closing to decode; Released to admission; Prepared and Failed to emitters.
+Takes: Admit, Withdraw, Cutoff and Closing from admission; Recover and Abandon from decode; Lease from the
+store; results from the device.
+Sends: Take, ReleaseLease and Put to the store; Chunk and Abandon to the device; Join, Convicted, Withdraw,
+Cutoff and Closing to decode; Released to admission; Prepared and Failed to emitters.
 Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outstanding.
 
 Who reads next is decided chunk by chunk in turns.py.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import assert_never
@@ -20,6 +22,7 @@ import trio
 from motet.actors.chunks import ChunkSizer, next_edge
 from motet.actors.turns import OLDEST_EVERY, next_gang, share
 from motet.channels import admission, decode
+from motet.channels import prefill as own
 from motet.channels import store as stores
 from motet.channels.device import (
     Abandon,
@@ -35,7 +38,7 @@ from motet.channels.device import (
 from motet.channels.emitter import Failed, Prepared, ToEmitter
 from motet.channels.gauges import PrefillGauges
 from motet.channels.mailbox import Outlet, post
-from motet.channels.prefill import Admit, Closing, Cutoff, Lease, ToPrefill, Withdraw
+from motet.channels.prefill import Admit, Closing, Cutoff, Lease, Recover, Recovering, ToPrefill, Withdraw
 from motet.channels.request import Work
 
 log = structlog.get_logger()
@@ -72,23 +75,30 @@ class Joiner:
 
     work: Work
     outlet: Outlet[ToEmitter]
+    generated: tuple[int, ...] = ()
+    """Tokens that it had when it was sent back for recovery; they are read behind the prompt."""
     lease: Lease | None = None
     read: int = 0
-    """Tokens of the prompt that are in the row's caches, cached ones included."""
+    """Tokens that are in the row's caches, cached ones included."""
     opened: bool = False
     last_turn: int = 0
     leaving: bool = False
     """Its Abandon is on the way; True also after a Cutoff."""
     withdrawn: bool = False
 
+    @functools.cached_property
+    def tokens(self) -> tuple[int, ...]:
+        """What is to be read: the prompt, and what was generated before a recovery."""
+        return self.work.prompt + self.generated
+
     @property
     def left(self) -> int:
         """Tokens still to read."""
-        return len(self.work.prompt) - self.read
+        return len(self.tokens) - self.read
 
 
 ToStore = stores.Take | stores.ReleaseLease | stores.Put | stores.Closing
-ToDecode = decode.Join | decode.Withdraw | decode.Cutoff | decode.Closing
+ToDecode = decode.Join | decode.Convicted | decode.Withdraw | decode.Cutoff | decode.Closing
 
 
 @attrs.frozen
@@ -137,14 +147,17 @@ class Cohort:
         self._passed_on: set[int] = set()  # joined to decode, their Withdraw still to come
         self._outstanding: Chunk | None = None
         self._turn = 0
+        self._cut_off = False
 
     def hear(self, message: ToPrefill) -> None:
         """Take one message and act on it."""
         match message:
             case Admit(work, outlet):
-                self._joiners[work.row] = Joiner(work, outlet, last_turn=self._turn)
-                edge = self._pace.largest if self._pace.fixed else 1
-                post(self._to.store, stores.Take(work.row, work.prompt, edge))
+                self._enter(Joiner(work, outlet))
+            case Recover(rows):
+                self._recover(rows)
+            case own.Abandon(row):
+                self._withdraw(row)
             case Lease(row):
                 if row in self._joiners:
                     self._leased(self._joiners[row], message)
@@ -163,6 +176,19 @@ class Cohort:
         if self.hold_until == math.inf:
             self._next_turn()
         self._gauges.preparing_rows = len(self._joiners)
+
+    def _enter(self, joiner: Joiner) -> None:
+        joiner.last_turn = self._turn
+        self._joiners[joiner.work.row] = joiner
+        edge = self._pace.largest if self._pace.fixed else 1
+        post(self._to.store, stores.Take(joiner.work.row, joiner.tokens, edge))
+
+    def _recover(self, rows: tuple[Recovering, ...]) -> None:
+        for row in rows:
+            self._passed_on.discard(row.work.row)
+            self._enter(Joiner(row.work, row.outlet, row.generated))
+        if self._cut_off:
+            self._cutoff()
 
     def _leased(self, joiner: Joiner, lease: Lease) -> None:
         joiner.lease, joiner.read = lease, lease.length
@@ -216,11 +242,12 @@ class Cohort:
         """The joiner's share of a chunk whose forward reads ``count`` tokens of each."""
         joiner.last_turn = self._turn
         last = count == joiner.left - 1
-        tokens = joiner.work.prompt[joiner.read : joiner.read + count + last]
+        tokens = joiner.tokens[joiner.read : joiner.read + count + last]
         opening = None
         if not joiner.opened:
             assert joiner.lease is not None
-            opening = Opening(joiner.work, joiner.lease.snapshot, joiner.lease.length)
+            generated = len(joiner.generated)
+            opening = Opening(joiner.work, joiner.lease.snapshot, joiner.lease.length, generated)
             joiner.opened = True
         return Part(joiner.work.row, tokens, last, opening)
 
@@ -240,7 +267,7 @@ class Cohort:
                 post(self._to.store, stores.ReleaseLease(part.row))
             if read.error is not None:
                 self._fault(joiner, read.error)
-            elif read.first is not None:
+            elif read.tokens:
                 joining.append((joiner, read))
         self._join(joining)
 
@@ -249,16 +276,17 @@ class Cohort:
         joining = []
         for joiner, read in ended:
             if read.snapshot is not None:
-                self._put(joiner, read.snapshot)
+                self._put(joiner.tokens + read.tokens, read.snapshot)
             if joiner.leaving:
                 continue
             row = joiner.work.row
             del self._joiners[row]
             self._passed_on.add(row)
-            assert joiner.lease is not None and read.first is not None
+            assert joiner.lease is not None
             self._gauges.cached_tokens += joiner.lease.length
-            post(joiner.outlet, Prepared(joiner.lease.length))
-            joining.append(decode.Prepared(joiner.work, joiner.outlet, read.first, read.finish))
+            if not joiner.generated:
+                post(joiner.outlet, Prepared(joiner.lease.length))
+            joining.append(decode.Prepared(joiner.work, joiner.outlet, read.tokens, read.finish))
         if joining:
             post(self._to.decode, decode.Join(tuple(joining)))
 
@@ -292,7 +320,7 @@ class Cohort:
         if joiner is None:  # it had failed meanwhile
             return
         if snapshot is not None:
-            self._put(joiner, snapshot)
+            self._put(joiner.tokens, snapshot)
         self._gone(joiner)
 
     def _gone(self, joiner: Joiner) -> None:
@@ -304,8 +332,12 @@ class Cohort:
 
     def _fault(self, joiner: Joiner, error: str) -> None:
         row = joiner.work.row
-        log.error("preparation failed", request=row, error=error)
-        post(joiner.outlet, Failed("preparation_failed", error))
+        log.error("preparation failed", request=row, error=error, recovering=bool(joiner.generated))
+        if joiner.generated:
+            post(joiner.outlet, Failed("step_failed", error))
+            post(self._to.decode, decode.Convicted(row))
+        else:
+            post(joiner.outlet, Failed("preparation_failed", error))
         post(self._to.store, stores.ReleaseLease(row))
         self._gone(joiner)
 
@@ -315,7 +347,9 @@ class Cohort:
             if not joiner.leaving:
                 post(joiner.outlet, Failed("server_shutdown", "the server is shutting down"))
         self._let_go(joiners)
-        post(self._to.decode, decode.Cutoff())
+        if not self._cut_off:
+            post(self._to.decode, decode.Cutoff())
+        self._cut_off = True
 
-    def _put(self, joiner: Joiner, snapshot: Snapshot) -> None:
-        post(self._to.store, stores.Put(joiner.work.prompt, snapshot))
+    def _put(self, tokens: tuple[int, ...], snapshot: Snapshot) -> None:
+        post(self._to.store, stores.Put(tokens, snapshot))

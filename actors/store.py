@@ -115,6 +115,7 @@ class Store:
         post(self._to_prefill, Lease(row, handle, length))
 
     def _put(self, entry: Entry) -> None:
+        assert len(entry.tokens) == entry.snapshot.length
         handle = entry.snapshot.handle
         known, length = self._index.longest(entry.tokens)
         if known is not None and length == len(entry.tokens):

@@ -163,8 +163,8 @@ class Mailboxes:
         self.to_admission, self.admission = trio.open_memory_channel[ToAdmission](
             2 * open_requests + 2 * seats + 2
         )
-        self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](4 * seats + 3)
-        self.to_decode, self.decode = trio.open_memory_channel[ToDecode](5 * seats + 2 * GRANT + 2)
+        self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](6 * seats + 3)
+        self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 2)
         self.to_store, self.store = trio.open_memory_channel[ToStore](6 * seats + 2)
         self.to_persister, self.persister = trio.open_memory_channel[ToPersister](seats + 1)
         self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)
@@ -270,7 +270,7 @@ def start_actors(
     start(
         decode,
         boxes.decode,
-        decoding.Outlets(boxes.to_admission, boxes.to_store, port),
+        decoding.Outlets(boxes.to_admission, boxes.to_prefill, boxes.to_store, port),
         gauges.decode,
         name="decode",
     )

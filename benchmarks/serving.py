@@ -5,7 +5,7 @@
 Both servers are started anew for each round, for where a process happens to lie in memory moves its speed
 by up to a tenth, and run side by side, one idle while the other is measured. In a round each gets the same
 fresh prompts, so many streams at once; which of them is started and measured first alternates. A round in
-which others used the machine is thrown away and done again. Of each pair are told the ratios motet / mlx_lm of
+which others used the machine is thrown away and done again. Told are each pair's ratios motet / mlx_lm of
 
     tok/s       tokens of all streams, over the time from the first request to the last end
     TTFT        time to the first text: the median of the round's streams, and the 95th percentile

@@ -14,14 +14,14 @@ from motet.channels.request import Work
 
 @attrs.frozen
 class Prepared:
-    """A prepared row with its first token.
+    """A prepared row with its first token, or, if it was recovered, its next ones.
 
-    With a ``finish`` that token was its last, and the device has already dropped the row.
+    With a ``finish`` they were its last, and the device has already dropped the row.
     """
 
     work: Work
     outlet: Outlet[ToEmitter]
-    first: int
+    tokens: tuple[int, ...]
     finish: Finish | None
 
 
@@ -30,6 +30,13 @@ class Join:
     """Rows whose prompts ended together."""
 
     rows: tuple[Prepared, ...]
+
+
+@attrs.frozen
+class Convicted:
+    """A row that was sent back failed alone where the step had failed: that fault is explained."""
+
+    row: int
 
 
 @attrs.frozen
@@ -56,4 +63,4 @@ class Closing:
     """Nothing more comes from prefill, and no row is left: leave."""
 
 
-ToDecode = Join | Withdraw | Stop | Cutoff | Closing | Stepped | StepFault | JoinFault | Dropped
+ToDecode = Join | Convicted | Withdraw | Stop | Cutoff | Closing | Stepped | StepFault | JoinFault | Dropped

@@ -28,11 +28,15 @@ class Snapshot:
 
 @attrs.frozen
 class Opening:
-    """How a row begins: empty, or as a copy of the first ``length`` tokens of a snapshot."""
+    """How a row begins: empty, or as a copy of the first ``length`` tokens of a snapshot.
+
+    A row that is recovered has ``generated`` tokens already, which are read behind its prompt.
+    """
 
     work: Work
     snapshot: int | None
     length: int
+    generated: int = 0
 
 
 @attrs.frozen
@@ -115,14 +119,15 @@ Command = PrefillCommand | DecodeCommand | StoreCommand
 
 @attrs.frozen
 class PartRead:
-    """What came of one part: read; with ``first``, the row's first token; or an ``error``.
+    """What came of one part: read; with ``tokens``, the row's first, or its next if it is recovered; or an
+    ``error``.
 
-    With a ``finish`` that token ends the row, and its state is already dropped or in ``snapshot``. With an
-    ``error`` the row's state is dropped.
+    With a ``finish`` the last of them ends the row, and its state is already dropped or in ``snapshot``. With
+    an ``error`` the row's state is dropped.
     """
 
     row: int
-    first: int | None = None
+    tokens: tuple[int, ...] = ()
     finish: Finish | None = None
     snapshot: Snapshot | None = None
     error: str | None = None

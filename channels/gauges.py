@@ -28,6 +28,7 @@ class DecodeGauges:
     active_rows: int = 0
     tokens: int = 0
     step_faults: int = 0
+    recovered_rows: int = 0
 
 
 @attrs.define

@@ -1,7 +1,7 @@
-"""To the prefill cohort: from admission, from the store, from the device.
+"""To the prefill cohort: from admission, from the store, from the device, and back from decode.
 
 Credits: two messages a seat from admission, one Lease a seat, one device reply outstanding and one
-Abandoned a seat.
+Abandoned a seat; from decode one Recover a fault, which the next waits for, and one Abandon a seat.
 """
 
 import attrs
@@ -28,6 +28,33 @@ class Withdraw:
 
 
 @attrs.frozen
+class Recovering:
+    """A row whose step failed: its state is lost, but not its tokens, the ``generated`` ones included."""
+
+    work: Work
+    outlet: Outlet[ToEmitter]
+    generated: tuple[int, ...]
+
+
+@attrs.frozen
+class Recover:
+    """Rows of a step that failed. They keep their seats and places, and are prepared anew.
+
+    The step that failed is done again with each row's last token; a row that fails there alone is the
+    guilty one (Convicted), the others join as they did before.
+    """
+
+    rows: tuple[Recovering, ...]
+
+
+@attrs.frozen
+class Abandon:
+    """A Withdraw that met decode when its row had gone back: let the row go, and send Withdraw again."""
+
+    row: int
+
+
+@attrs.frozen
 class Lease:
     """The store's answer to Take: a snapshot that holds the first ``length`` tokens, or none.
 
@@ -49,4 +76,4 @@ class Closing:
     """Nothing more comes from admission, and no row is left: leave, telling those downstream."""
 
 
-ToPrefill = Admit | Withdraw | Lease | Cutoff | Closing | Chunked | Abandoned
+ToPrefill = Admit | Withdraw | Recover | Abandon | Lease | Cutoff | Closing | Chunked | Abandoned

@@ -63,7 +63,7 @@ class Batch:
             row.fed += len(its)
 
     def begin(self, model: Module, last: Sequence[int]) -> mx.array:
-        """Feed each prompt's last token and draw the rows' first tokens.
+        """Feed a token to each row and draw the next: at a prompt's end, the rows' first.
 
         Returns:
             The logits [B, V]; the tokens are in the rows.
@@ -72,9 +72,9 @@ class Batch:
         drawn = RowSampler([row.session for row in self.rows]).draw(logits)
         tokens: Any = drawn.tolist()
         for i, (row, token) in enumerate(zip(self.rows, tokens, strict=True)):
-            row.token, row.first = drawn[i : i + 1], token
+            row.token, row.last = drawn[i : i + 1], token
             row.fed += 1
-            row.made = 1
+            row.made += 1
         mx.eval([row.token for row in self.rows])
         return logits
 

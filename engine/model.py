@@ -63,6 +63,17 @@ def _facts(module: Module, config: dict[str, Any], name: str) -> ModelFacts:
     )
 
 
+def check_device() -> None:
+    """Whether the device computes at all, after a fault.
+
+    Raises:
+        Exception: it does not: nothing that is done next could succeed.
+    """
+    total: Any = mx.sum(mx.ones(64)).item()
+    if total != 64:
+        raise RuntimeError("the device gives wrong results")
+
+
 def release_device() -> None:
     """The device thread's last act, after the last reference to the model and its rows is gone.
 

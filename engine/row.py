@@ -23,8 +23,8 @@ class Row:
     """Tokens to generate at most."""
     made: int = 0
     """Tokens generated and read."""
-    first: int = -1
-    """The first token generated, once there is one."""
+    last: int = -1
+    """The token drawn last before it joined a group."""
     token: mx.array | None = None
     """[1] uint32: the last token sampled before it joined a group, which the next step feeds."""
 

@@ -551,7 +551,7 @@ def build(family: str, dtype: mx.Dtype = mx.float32) -> tuple[nn.Module, dict[st
         if not mx.issubdtype(value.dtype, mx.floating):
             continue
         noise = mx.random.normal(value.shape, key=mx.random.split(key, i + 2)[-1])
-        drawn = value + 0.02 * noise if value.ndim == 1 else noise * max(0.08, value.shape[-1] ** -0.5)
+        drawn = value + 0.02 * noise if value.ndim <= 1 else noise * max(0.08, value.shape[-1] ** -0.5)
         weights.append((name, drawn.astype(dtype)))
     module.load_weights(weights, strict=False)
     module.eval()

@@ -65,11 +65,18 @@ def token_of(work: Work, index: int) -> int:
 class ScriptedRow:
     work: Work
     read: int
+    generated: int = 0
+    """Tokens it had when it was opened."""
     made: int = 0
 
     @property
     def held(self) -> int:
-        return self.read + self.made
+        return self.read + self.made - self.generated
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What is to be read."""
+        return self.work.prompt + tuple(token_of(self.work, i) for i in range(self.generated))
 
 
 @attrs.define(eq=False)
@@ -164,26 +171,31 @@ class ScriptedDevice:
             self.faults.chunk -= 1
             del self.preparing[part.row]
             return PartRead(part.row, error="scripted")
-        expected = row.work.prompt[row.read : row.read + len(part.tokens)]
-        if part.tokens != expected or part.last != (row.read + len(expected) == len(row.work.prompt)):
+        expected = row.tokens[row.read : row.read + len(part.tokens)]
+        if part.tokens != expected or part.last != (row.read + len(expected) == len(row.tokens)):
             raise ProtocolError(f"wrong part {part}")
         row.read += len(part.tokens)
         if not part.last:
             return PartRead(part.row)
-        row.made = 1
+        tokens = []
+        for _ in range(2 if row.generated else 1):
+            if row.made < row.work.limit:
+                tokens.append(token_of(row.work, row.made))
+                row.made += 1
         finish, snapshot = None, None
-        if row.work.limit == 1:
+        if row.work.limit == row.made:
             finish = "length"
             del self.preparing[part.row]
-            snapshot = self._snapshot(row.read)
-        return PartRead(part.row, token_of(row.work, 0), finish, snapshot)
+            snapshot = self._snapshot(row.held - 1)
+        return PartRead(part.row, tuple(tokens), finish, snapshot)
 
     def _open(self, number: int, opening: Opening) -> None:
         if number in self.preparing or number in self.group:
             raise ProtocolError("a row opened twice")
         if opening.snapshot is not None and opening.snapshot not in self.snapshots:
             raise ProtocolError("a leased snapshot was freed")
-        self.preparing[number] = ScriptedRow(opening.work, opening.length)
+        made = opening.generated
+        self.preparing[number] = ScriptedRow(opening.work, opening.length, made, made)
 
     def _join(self, numbers: tuple[int, ...]) -> None:
         rows = {number: self.preparing.pop(number) for number in numbers}

@@ -140,34 +140,26 @@ async def test_a_preparation_fault_is_its_joiners() -> None:
         await check_as_new(engine, alone[1])
 
 
-async def test_a_steps_fault_is_its_groups_and_what_waits_goes_on() -> None:
-    harness = Harness(lambda rows: len(rows) == 4)
-    async with harness.open() as engine:
-        alone = [await told(engine, prompt) for prompt in PROMPTS]
-        harness.arm()
-        events = await all_told(engine, PROMPTS)
-        for told_of in events:
-            terminal = [e for e in told_of if not isinstance(e, motet.Text)]
-            assert [type(e) for e in terminal] == [motet.Failed]
-            assert isinstance(terminal[0], motet.Failed) and terminal[0].code == "step_failed"
-        harness.disarm()
-        await check_as_new(engine, alone[1])
-
-
-async def test_three_step_faults_in_a_minute_end_the_engine() -> None:
+async def test_a_step_that_fails_again_and_again_ends_the_engine_and_tells_every_caller() -> None:
+    """No row is guilty: each goes on alone, and the next step together fails again; the third is the end."""
     harness = Harness(lambda rows: len(rows[0]) == 1 and len(rows) > 1)
+    endings = 0
+
+    async def one(engine: motet.Engine, prompt: list[int]) -> None:
+        nonlocal endings
+        with pytest.raises(motet.EngineDied):
+            await told(engine, prompt, max_tokens=400)
+        endings += 1
+
     with pytest.raises(motet.EngineDied):
         async with harness.open() as engine:
             harness.arm()
-            rounds = 0
-            while engine.gauges.decode.step_faults < 3:
-                rounds += 1
-                try:
-                    await all_told(engine, PROMPTS[:2], max_tokens=400)
-                except* motet.EngineDied:
-                    pass
+            async with trio.open_nursery() as nursery:
+                for prompt in PROMPTS:
+                    nursery.start_soon(one, engine, prompt)
             await engine.over.wait()
-            assert rounds == 3 and engine.health == "failed"
+            assert endings == 4 and engine.health == "failed"
+            assert engine.gauges.decode.step_faults >= 3
 
 
 async def test_the_device_threads_death_is_told_to_every_caller() -> None:

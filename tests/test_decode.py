@@ -7,7 +7,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from motet.actors.decode import GRANT, DeviceFailing, Outlets, Stepper, decode
+from motet.actors.decode import GRANT, Outlets, Stepper, decode
 from motet.channels import device
 from motet.channels import store as stores
 from motet.channels.admission import Departed, Released
@@ -30,10 +30,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.admission, self.store, self.device = Heard(), Heard(), Heard()
+        self.admission, self.prefill, self.store, self.device = Heard(), Heard(), Heard(), Heard()
         self.emitters: dict[int, Heard] = {}
         self.gauges = DecodeGauges()
-        outlets = Outlets(self.admission, self.store, self.device)
+        outlets = Outlets(self.admission, self.prefill, self.store, self.device)
         self.stepper = Stepper(outlets, self.gauges, lambda: self.now)
 
     def join(self, *rows: int, finish: Finish | None = None) -> None:
@@ -41,7 +41,7 @@ class Bench:
         for row in rows:
             self.emitters[row] = Heard()
             work = Work(row, (row,) * 3, 50, Sampling(), frozenset())
-            self.stepper.hear(Join((Prepared(work, self.emitters[row], 100 * row, finish),)))
+            self.stepper.hear(Join((Prepared(work, self.emitters[row], (100 * row,), finish),)))
 
     def hear(self, *messages: ToDecode) -> None:
         for message in messages:
@@ -183,7 +183,6 @@ LEAVINGS: dict[str, list[ToDecode]] = {
     "stopped, then withdrawn": [Stop(1), Withdraw(1), Dropped(1, None)],
     "stopped and gone, then withdrawn": [Stop(1), Dropped(1, None), Withdraw(1)],
     "withdrawn, then in a failed step": [Withdraw(1), faulted(1), Dropped(1, None)],
-    "in a failed step, then withdrawn": [faulted(1), Withdraw(1)],
     "withdrawn, then not joined": [Withdraw(1), JoinFault((1,), "boom"), Dropped(1, None)],
     "not joined, then withdrawn": [JoinFault((1,), "boom"), Withdraw(1)],
     "cut off, then withdrawn": [Cutoff(), Withdraw(1), Dropped(1, None)],
@@ -208,43 +207,6 @@ def test_the_withdraw_of_a_row_that_never_came_here_only_departs() -> None:
 
 
 # --- faults -----------------------------------------------------------------------------------
-
-
-def test_a_failed_step_fails_its_rows_and_the_next_go_on() -> None:
-    bench = Bench()
-    bench.join(1, 2, 3)  # the device has not taken in 3 when the step of 1 and 2 fails
-    bench.hear(faulted(1, 2))
-    for row in (1, 2):
-        assert bench.emitters[row][1:] == [Failed("step_failed", "boom")]
-    assert bench.admission == [Released(1), Released(2)] and bench.store == []
-    bench.hear(stepped(RowTokens(3, (31,))))
-    bench.join(4)
-    bench.hear(stepped(RowTokens(3, (32,)), RowTokens(4, (41,))))
-    assert bench.emitters[3][1:] == [Tokens((31,), None), Tokens((32,), None)]
-    assert bench.emitters[4] == [Tokens((400,), None), Tokens((41,), None)]
-    assert (bench.gauges.step_faults, bench.gauges.active_rows) == (1, 2)
-
-
-def test_three_failed_steps_within_a_minute_end_the_engine() -> None:
-    bench = Bench()
-    bench.join(1)
-    for bench.now in (0.0, 30.0):
-        bench.hear(faulted(1))
-    bench.now = 59.9
-    with pytest.raises(DeviceFailing):
-        bench.hear(faulted(1))
-
-
-def test_failed_steps_spread_over_more_than_a_minute_do_not() -> None:
-    bench = Bench()
-    for row in range(8):
-        bench.now = 31.0 * row
-        bench.join(row)
-        bench.hear(faulted(row))
-        assert isinstance(bench.emitters[row][-1], Failed)
-    bench.now += 1  # the third in 32 seconds
-    with pytest.raises(DeviceFailing):
-        bench.hear(faulted())
 
 
 def test_a_row_that_cannot_join_fails_alone() -> None:
@@ -275,5 +237,5 @@ async def test_the_actor_leaves_at_closing_and_tells_the_store() -> None:
     to_store = Heard()
     say.send_nowait(Closing())
     with trio.fail_after(10):
-        await decode(inbox, Outlets(Heard(), to_store, Heard()), DecodeGauges())
+        await decode(inbox, Outlets(Heard(), Heard(), to_store, Heard()), DecodeGauges())
     assert to_store == [stores.Closing()]

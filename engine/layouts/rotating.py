@@ -35,10 +35,12 @@ class Rotating:
         return RotatingKVCache(rows.max_size) if rows.empty() else rows.extract(place)
 
     def checkpoint(self, cache: Any) -> Any:
-        """With array handles of its own: a wrapped ring is written over in place."""
+        """With array handles of its own: a ring is written over, and its padding counted down, in place."""
         kept = copy.copy(cache)
         if not cache.empty():
             kept.keys, kept.values = cache.keys[:], cache.values[:]
+        if isinstance(cache, BatchRotatingKVCache):
+            kept.left_padding = cache.left_padding[:]
         return kept
 
     def cost(self, lone: RotatingKVCache) -> Cost:
