@@ -301,7 +301,7 @@ async def test_a_drain_ends_streams_truthfully_and_refuses_new_work() -> None:
             with trio.fail_after(5):
                 while server.engine.statistics()["batch"]["active_rows"] < 2:
                     await trio.sleep(0.001)
-            nursery.start_soon(server.engine.drain, 0.5)
+            nursery.start_soon(server.engine.drain, 0.25)
             await trio.lowlevel.checkpoint()
             refused = await client.post(CHAT, json=OK)
             assert refused.status_code == 503 and refused.headers["retry-after"]
