@@ -54,7 +54,7 @@ def test_the_readers_exit_wakes_all_who_wait_for_it() -> None:
 @pytest.mark.parametrize(
     ("reader", "cuts", "waits"),
     [
-        (joiner(1, (*PREFIX[:LEAST - 1], 1, 2)), False, False),  # too little
+        (joiner(1, (*PREFIX[: LEAST - 1], 1, 2)), False, False),  # too little
         (joiner(1, (*PREFIX[:LEAST], 1, 2)), False, True),
         (joiner(1, PREFIX[:300] + (1,) * 100, reach=300), False, True),  # it is just there
         (joiner(1, PREFIX[:300] + (1,) * 100, reach=301), False, False),  # past it, and nothing can be cut
