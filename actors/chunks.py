@@ -41,6 +41,10 @@ class ChunkSizer:
         """How long a chunk of ``tokens`` at this depth should take."""
         return self.forward_seconds + tokens * self._estimate(depth // _DEPTH_STEP)
 
+    def forward_tokens(self, depth: int) -> float:
+        """What a forward costs of its own, in tokens at this depth."""
+        return self.forward_seconds / self._estimate(depth // _DEPTH_STEP)
+
     def size(self, depth: int, seconds: float) -> int:
         """The largest size that should take no longer than ``seconds`` at this depth."""
         allowed = self.tokens(depth, seconds)

@@ -165,7 +165,7 @@ class Executor:
         try:
             batch = self._gathered(parts)
             before = batch.checkpoint() if len(parts) > 1 else None
-            if parts[0].reading:
+            if any(part.reading for part in parts):
                 batch.read(self._model.module, [part.reading for part in parts])
             return list(parts)
         except Exception as error:
@@ -251,7 +251,8 @@ class Executor:
     ) -> PartRead:
         snapshot = None
         if finish is not None:
-            snapshot = self._store(batch.extract(row.number), row.fed)
+            if self._snapshots:
+                snapshot = self._store(batch.extract(row.number), row.fed)
             self._take_out(row.number)
         return PartRead(row.number, tokens, finish, snapshot)
 

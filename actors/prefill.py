@@ -10,6 +10,7 @@ Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outs
 Who reads next is decided chunk by chunk in turns.py.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import assert_never
@@ -67,6 +68,8 @@ class Pace:
     """Prompts that are read by turns at most; more wait for one to be done."""
     together: bool
     """Whether the model can read several prompts in one forward."""
+    padded: bool
+    """Whether it can read unlike numbers of tokens of each."""
     keeps: bool
     """Whether snapshots can be kept."""
     cuts: bool
@@ -213,31 +216,40 @@ class Cohort:
         if not ready:
             return
         self._turn += 1
-        chosen, count = self._choose(ready)
+        shares = self._choose(ready)
         room = self._pace.joiners - len(opened)
-        fresh = [joiner for joiner in chosen if not joiner.opened][: max(room, 0)]
-        chosen = [joiner for joiner in chosen if joiner.opened or joiner in fresh]
-        count = min(count, *(joiner.to_stop for joiner in chosen))
-        self._outstanding = Chunk(tuple(self._part(joiner, count) for joiner in chosen))
+        fresh = [joiner for joiner, _ in shares if not joiner.opened][: max(room, 0)]
+        shares = [(joiner, count) for joiner, count in shares if joiner.opened or joiner in fresh]
+        self._outstanding = Chunk(tuple(itertools.starmap(self._part, self._stopped(shares))))
         post(self._to.device, self._outstanding)
 
-    def _choose(self, ready: list[Joiner]) -> tuple[list[Joiner], int]:
+    def _stopped(self, shares: list[tuple[Joiner, int]]) -> list[tuple[Joiner, int]]:
+        """The shares, none past its joiner's next stop."""
+        stopped = [(joiner, min(count, joiner.to_stop)) for joiner, count in shares]
+        if self._pace.padded:
+            return stopped
+        least = min(count for _, count in stopped)
+        return [(joiner, least) for joiner, _ in stopped]
+
+    def _choose(self, ready: list[Joiner]) -> list[tuple[Joiner, int]]:
         if self._pace.fixed:
             joiner = min(ready, key=lambda joiner: joiner.left)
             count = next_edge(joiner.read, joiner.left, self._pace.largest)
-            return [joiner], min(count, joiner.left - 1)
+            return [(joiner, min(count, joiner.left - 1))]
         gang = next_gang(ready, oldest=self._turn % OLDEST_EVERY == 0)
         if not self._pace.together:
             gang = gang[:1]
         depth, stall = gang[0].read, self._pace.stall
         if self._passed_on or len(gang) < len(ready):
-            return share(gang, self._sizer.size(depth, stall))
-        if len(gang) == 1:
-            return share(gang, self._sizer.size(depth, _IDLE_STALLS * stall))
-        return share(gang, self._sizer.tokens(depth, _GANG_STALLS * stall))
+            allowed = self._sizer.size(depth, stall)
+        elif len(gang) == 1:
+            allowed = self._sizer.size(depth, _IDLE_STALLS * stall)
+        else:
+            allowed = self._sizer.tokens(depth, _GANG_STALLS * stall)
+        return share(gang, allowed, forward=self._sizer.forward_tokens(depth), padded=self._pace.padded)
 
     def _part(self, joiner: Joiner, count: int) -> Part:
-        """The joiner's share of a chunk whose forward reads ``count`` tokens of each."""
+        """The joiner's share of a chunk, whose forward reads ``count`` tokens of it."""
         joiner.last_turn = self._turn
         last = count == joiner.left - 1
         stop = joiner.read + count
@@ -257,7 +269,7 @@ class Cohort:
         chunk, self._outstanding = self._outstanding, None
         assert chunk is not None
         joiners = [self._joiners[part.row] for part in chunk.parts]
-        tokens = sum(len(part.reading) for part in chunk.parts)
+        tokens = len(chunk.parts) * max(len(part.reading) for part in chunk.parts)
         if tokens:
             depth = sum(joiner.read for joiner in joiners) // len(joiners)
             self._sizer.observe(tokens, depth, result.seconds)

@@ -229,6 +229,8 @@ def _log_loaded(info: EngineInfo) -> None:
         log.warning("rows are served one at a time", reason=info.selftest.alone)
     elif info.selftest.apart is not None:
         log.warning("prompts are read one at a time", reason=info.selftest.apart)
+    elif info.selftest.level is not None:
+        log.info("prompts are read in equal parts", reason=info.selftest.level)
 
 
 def start_actors(
@@ -263,6 +265,7 @@ def start_actors(
             fixed=settings.batch == 1,
             joiners=settings.prompt_concurrency,
             together=info.selftest.apart is None,
+            padded=info.selftest.level is None,
             keeps=info.selftest.snapshots and settings.prompt_cache_bytes > 0,
             cuts=info.selftest.cuts,
         ),

@@ -61,7 +61,7 @@ class Part:
 
 @attrs.frozen
 class Chunk:
-    """Read some tokens of one prompt or several, as many ``reading`` of each, in one forward.
+    """Read some tokens of one prompt or several in one forward, padded on the right if they are unlike.
 
     The last tokens of all prompts that end with it go through the model together. Answered by Chunked.
     """

@@ -60,9 +60,23 @@ class Batch:
         return Batch(list(self.rows), regrouped(self.caches, kept), self.merged)
 
     def read(self, model: Module, tokens: Sequence[Sequence[int]]) -> None:
-        """Feed prompt tokens, as many to each row. The head is not computed: nothing asks for the logits."""
-        model(mx.array([list(its) for its in tokens]), cache=self.caches)
+        """Feed prompt tokens. The head is not computed: nothing asks for the logits.
+
+        Unlike numbers of them are padded on the right, as mlx-lm's PromptProcessingBatch does it; a lone row
+        that was never merged must not be.
+        """
+        lengths = [len(its) for its in tokens]
+        padding = [max(lengths) - length for length in lengths]
+        padded = [[*its, *[0] * pad] for its, pad in zip(tokens, padding, strict=True)]
+        if any(padding):
+            for cache in self.caches:
+                cache.prepare(lengths=lengths, right_padding=padding)
+        model(mx.array(padded), cache=self.caches)
         mx.eval([cache.state for cache in self.caches])
+        if any(padding):
+            for cache in self.caches:
+                cache.finalize()
+            mx.eval([cache.state for cache in self.caches])
         for row, its in zip(self.rows, tokens, strict=True):
             row.fed += len(its)
 

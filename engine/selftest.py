@@ -9,6 +9,7 @@ snapshots of its caches can be adopted.
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -18,7 +19,7 @@ from mlx_lm.models.cache import KVCache
 
 from motet.engine.batch import Batch
 from motet.engine.group import Group
-from motet.engine.layouts.choice import leaves, unbatchable
+from motet.engine.layouts.choice import layout_of, leaves, unbatchable
 from motet.engine.model import Model
 from motet.engine.row import Row
 from motet.engine.sampling import SamplingSession
@@ -31,7 +32,8 @@ BOUNDS = {"float32": 0.1, "bfloat16": 0.15, "float16": 0.15}
 
 _LENGTHS = (7, 12, 19)
 _STEPS = 3
-_SHARED = 4  # tokens of a chunk that several prompts are read in
+_PART = 4  # tokens of each prompt in a chunk of several
+_UNLIKE_PARTS = (2, 6, 4)
 _PROBE = 64  # tokens of the timed chunk
 
 
@@ -43,6 +45,8 @@ class SelfTest:
     """Why rows must be served one at a time; None if they can share a batch."""
     apart: str | None
     """Why prompts must be read one at a time; None if several can be read in one forward."""
+    level: str | None
+    """Why several must be read in equal parts; None if unlike ones can be padded."""
     snapshots: bool
     """Whether a row can begin from another row's state."""
     cuts: bool
@@ -66,6 +70,7 @@ def run(model: Model, rows: int) -> SelfTest:
     tested = SelfTest(
         alone=None,
         apart=None,
+        level=None,
         snapshots=_works(lambda: _adopts(model)),
         cuts=all(type(leaf) is KVCache for leaf in leaves(model.caches())),
         step_seconds=step_seconds,
@@ -80,12 +85,15 @@ def run(model: Model, rows: int) -> SelfTest:
     tested = attrs.evolve(tested, error=error)
     if wrong is not None:
         return _serial(tested, wrong)
-    wrong, _ = _together(model, tokens, logits, _cohort)
-    return attrs.evolve(tested, apart=wrong)
+    apart, _ = _together(model, tokens, logits, partial(_cohort, parts=(_PART,) * len(_LENGTHS)))
+    if not all(layout_of(leaf).pads for leaf in leaves(model.caches())):
+        return attrs.evolve(tested, apart=apart, level="padding would reach its recurrent state")
+    level, _ = _together(model, tokens, logits, partial(_cohort, parts=_UNLIKE_PARTS))
+    return attrs.evolve(tested, apart=apart, level=apart or level)
 
 
 def _serial(tested: SelfTest, reason: str) -> SelfTest:
-    return attrs.evolve(tested, alone=reason, apart=reason)
+    return attrs.evolve(tested, alone=reason, apart=reason, level=reason)
 
 
 def _prompt(model: Model, length: int) -> list[int]:
@@ -110,14 +118,14 @@ def _apart(model: Model, lengths: tuple[int, ...]) -> list[Batch]:
     return [_prepared(model, length) for length in lengths]
 
 
-def _cohort(model: Model, lengths: tuple[int, ...]) -> list[Batch]:
-    """The prompts' last tokens read together, as many of each, from the unlike depths where they stand."""
+def _cohort(model: Model, lengths: tuple[int, ...], *, parts: tuple[int, ...]) -> list[Batch]:
+    """The prompts' last parts read together, from the unlike depths where they stand."""
     prompts = [_prompt(model, length) for length in lengths]
     rows = [Batch([_row(length)], model.caches()) for length in lengths]
-    for row, prompt in zip(rows, prompts, strict=True):
-        row.read(model.module, [prompt[: -_SHARED - 1]])
+    for row, prompt, part in zip(rows, prompts, parts, strict=False):
+        row.read(model.module, [prompt[: -part - 1]])
     batch = Batch.of(rows)
-    batch.read(model.module, [prompt[-_SHARED - 1 : -1] for prompt in prompts])
+    batch.read(model.module, [prompt[-part - 1 : -1] for prompt, part in zip(prompts, parts, strict=False)])
     batch.begin(model.module, [prompt[-1] for prompt in prompts])
     return [batch]
 

@@ -99,6 +99,7 @@ class Replay:
         self._solo_logits: dict[int, list[np.ndarray]] = {}
         self._prompts: list[PromptProcessingBatch] = []  # cohorts being read
         self._ready: list[GenerationBatch] = []  # cohorts with their first tokens
+        self._begun: tuple[tuple[int, ...], mx.array] | None = None  # its first logits
         self._batch: GenerationBatch | None = None
         self.outcome = Outcome()
 
@@ -129,7 +130,7 @@ class Replay:
             caches = [self._parted(row) for row in wanted]
             cohort = self._cohort(wanted, caches)
             self._prompts.append(cohort)
-        if parts[0].reading:
+        if any(part.reading for part in parts):
             cohort.prompt([list(part.reading) for part in parts])
         ending = [i for i, part in enumerate(parts) if part.last]
         if ending:
@@ -182,7 +183,9 @@ class Replay:
         else:
             self._prompts.remove(cohort)
         self._tap.seen.clear()
-        self._ready.append(cohort.generate([[token] for token in last]))
+        begun = cohort.generate([[token] for token in last])
+        self._ready.append(begun)
+        self._begun = (tuple(begun.uids), self._tap.seen.pop())
 
     # --- forwards ---
 
@@ -191,8 +194,9 @@ class Replay:
         if len(rows) == 1 and self._solo_logits.get(rows[0]) == []:
             self._solo_logits[rows[0]].append(logits)  # the prompt's last token, alone
             return
-        if self._tap.seen and self._ready and tuple(self._ready[-1].uids) == rows:
-            self.outcome.compare(logits, self._tap.seen.pop())  # a cohort's last tokens
+        if self._begun is not None and self._begun[0] == rows:
+            self.outcome.compare(logits, self._begun[1])  # a cohort's last tokens
+            self._begun = None
             return
         self._group_to(rows)
         if self._batch is None:

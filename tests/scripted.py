@@ -159,8 +159,6 @@ class ScriptedDevice:
     async def _chunk(self, command: Chunk) -> None:
         await trio.sleep(CHUNK_TIME)
         self._chunks_outstanding -= 1
-        if len({len(part.reading) for part in command.parts}) != 1:
-            raise ProtocolError(f"unlike parts {command}")
         post(self._boxes.to_prefill, Chunked(tuple(map(self._part, command.parts)), CHUNK_TIME))
 
     def _part(self, part: Part) -> PartRead:
@@ -239,7 +237,7 @@ class ScriptedDevice:
 def scripted_info(settings: Settings) -> EngineInfo:
     """What a load-time self-test might have found."""
     facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
-    tested = SelfTest(None, None, True, True, step_seconds=STEP_TIME, token_seconds=0.001)
+    tested = SelfTest(None, None, None, True, True, step_seconds=STEP_TIME, token_seconds=0.001)
     return EngineInfo(facts, tested, settings.batch, settings.batch)
 
 

@@ -87,21 +87,22 @@ async def test_a_wrong_batch_is_seen() -> None:
     assert replay("llama", trace).different > 0
 
 
+@pytest.mark.parametrize("step", [96, 2048])  # many chunks, few
 @pytest.mark.parametrize("family", families.BATCHED)
-async def test_prompts_read_together_equal_mlx_lms_batch(family: str) -> None:
-    """Eight prompts of unlike lengths at once: cohorts form, level, end together and decode as one."""
+async def test_prompts_read_together_equal_mlx_lms_batch(family: str, step: int) -> None:
+    """Prompts of unlike lengths at once: cohorts form, level, end together and decode as one."""
     trace = Trace()
     async with open_system(
         families.loader(family),
-        Settings(prompt_cache_bytes=0, prefill_step_size=96),  # many chunks
+        Settings(batch=11, prompt_cache_bytes=0, prefill_step_size=step),
         observe=trace.observe,
         log_command=trace.log,
     ) as engine:
-        prompts = families.prompts((170, 90, 140, 201, 140, 77, 160, 333))
+        prompts = families.prompts((170, 90, 140, 201, 140, 77, 160, 333, 2, 1, 3))
         requests = [motet.Request(prompt, max_tokens=20 + i) for i, prompt in enumerate(prompts)]
         async with engine.open_rows(requests) as stream:
             ends = [event async for event in stream if isinstance(event, motet.Finished)]
-    assert len(ends) == 8
+    assert len(ends) == 11
     chunks = [event for event in trace.events if isinstance(event, Chunk)]
     assert max(len(chunk.parts) for chunk in chunks) >= 4
     outcome = replay(family, trace)

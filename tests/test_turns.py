@@ -39,36 +39,62 @@ def test_every_so_often_the_one_that_waited_longest_reads() -> None:
     assert lefts(next_gang([Prompt(20, 9), Prompt(25, 1)], oldest=True)) == [20, 25]  # nobody waits
 
 
-def read_to_the_end(lengths: list[int], allowed: int) -> list[list[int]]:
-    """Share a gang's chunks until all have ended; return who ended with each chunk."""
+def read_to_the_end(
+    lengths: list[int], allowed: int, *, padded: bool, forward: float = 30
+) -> tuple[list[list[int]], int]:
+    """Share a gang's chunks until all have ended; who ended with each chunk, and how many chunks it took."""
     gang = [Prompt(length) for length in lengths]
     ended = []
-    for _ in range(10_000):
-        chosen, count = share(gang, allowed)
-        assert chosen and 0 <= count < min(prompt.left for prompt in chosen)
-        assert count * len(chosen) <= max(allowed, FEWEST * len(chosen), 17)
-        done = [prompt for prompt in chosen if prompt.left == count + 1]
-        for prompt in chosen:
-            if count == 1:
-                assert prompt.left == 2, "a chunk of one token that does not end the prompt"
+    for chunks in range(1, 10_000):
+        shares = share(gang, allowed, forward=forward, padded=padded)
+        counts = [count for _, count in shares]
+        assert shares and all(0 <= count < prompt.left for prompt, count in shares)
+        assert padded or len(set(counts)) == 1
+        assert max(counts) * len(counts) <= max(allowed, FEWEST * len(counts), 17)
+        done = [prompt for prompt, count in shares if prompt.left == count + 1]
+        for prompt, count in shares:
             prompt.left -= count
         if done:
             ended.append(sorted(id(prompt) for prompt in done))
         gang = [prompt for prompt in gang if prompt not in done]
         if not gang:
-            return ended
+            return ended, chunks
     raise AssertionError("it does not end")
 
 
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("allowed", [16, 48, 200, 2048])
 @pytest.mark.parametrize("lengths", [[100, 100, 100], [120, 90, 100], [80, 200, 101, 150, 100, 100]])
-def test_a_gang_ends_together(lengths: list[int], allowed: int) -> None:
+def test_a_gang_ends_together(lengths: list[int], allowed: int, padded: bool) -> None:
     """With room for all in a chunk, everyone's first token comes from one forward."""
-    ended = read_to_the_end(lengths, allowed)
+    ended, _ = read_to_the_end(lengths, allowed, padded=padded)
     if allowed >= FEWEST * len(lengths):
         assert [len(group) for group in ended] == [len(lengths)]
 
 
-@given(st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(FEWEST, 600))
-def test_all_prompts_are_read_to_their_ends(lengths: list[int], allowed: int) -> None:
-    assert sum(map(len, read_to_the_end(lengths, allowed))) == len(lengths)
+def test_unlike_prompts_are_read_in_one_padded_forward_where_a_forward_is_dear() -> None:
+    lengths = [40 + 12 * i for i in range(8)]
+    assert read_to_the_end(lengths, 2048, padded=True, forward=500)[1] == 1
+    assert read_to_the_end(lengths, 2048, padded=False)[1] == 8
+
+
+def test_where_a_token_is_dear_the_longest_reads_ahead_without_padding() -> None:
+    shares = share([Prompt(300), Prompt(100)], 2048, forward=1, padded=True)
+    assert [(prompt.left, count) for prompt, count in shares] == [(300, 200)]
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=9), st.integers(FEWEST, 600), st.booleans())
+def test_all_prompts_are_read_to_their_ends(lengths: list[int], allowed: int, padded: bool) -> None:
+    ended, _ = read_to_the_end(lengths, allowed, padded=padded)
+    assert sum(map(len, ended)) == len(lengths)
+
+
+@given(st.lists(st.integers(2, 400), min_size=1, max_size=9), st.integers(FEWEST, 600))
+def test_no_chunk_is_a_single_token_but_at_a_prompts_end(lengths: list[int], allowed: int) -> None:
+    gang = [Prompt(length) for length in lengths]
+    while gang:
+        shares = share(gang, allowed, forward=30, padded=False)
+        for prompt, count in shares:
+            assert count != 1 or prompt.left == 2
+            prompt.left -= count
+        gang = [prompt for prompt in gang if prompt.left > 1]

@@ -13,6 +13,8 @@ from motet.engine.layouts.port import Cost
 class Full:
     """KVCache and BatchKVCache, whose operations are right as they are."""
 
+    pads = True
+
     def merge(self, lone: Sequence[KVCache]) -> Any:
         """Left-padded to the longest."""
         return BatchKVCache.merge(list(lone))
@@ -32,8 +34,11 @@ class Full:
         return KVCache() if rows.empty() else rows.extract(place)
 
     def checkpoint(self, cache: Any) -> Any:
-        """A forward only adds behind what is held, so the same arrays serve."""
-        return copy.copy(cache)
+        """The same arrays serve, for a forward only adds behind what is held; padding is counted in place."""
+        kept = copy.copy(cache)
+        if isinstance(cache, BatchKVCache):
+            kept.left_padding = cache.left_padding[:]
+        return kept
 
     def cost(self, lone: KVCache) -> Cost:
         """By token; nothing for a cache that its layer does not fill."""

@@ -22,6 +22,9 @@ class Cost:
 class Layout(Protocol):
     """One kind of mlx-lm cache: *lone* as the model makes it for one row, *rows* as a batch holds it."""
 
+    pads: bool
+    """Whether rows may be fed unlike numbers of tokens, padded on the right."""
+
     def merge(self, lone: Sequence[Any]) -> Any:
         """The rows' form of lone caches, which are unchanged; rows are padded on the left."""
 

@@ -16,6 +16,8 @@ class Rotating:
     only after its prompt's last token went through alone, which cuts the ring to its size again.
     """
 
+    pads = True
+
     def merge(self, lone: Sequence[RotatingKVCache]) -> Any:
         """In temporal order, left-padded to the longest."""
         return BatchRotatingKVCache.merge(list(lone))
