@@ -21,6 +21,8 @@ class ModelFacts:
     """Most tokens of a row, prompt and completion together; None if the model names no limit."""
     weight_bytes: int
     dtype: str
+    heads: int = 0
+    """Attention heads; 0 if the configuration does not say."""
 
 
 class Model:
@@ -60,6 +62,7 @@ def _facts(module: Module, config: dict[str, Any], name: str) -> ModelFacts:
         context=int(context) if context else None,
         weight_bytes=sum(array.nbytes for array in arrays),
         dtype=str(floating[0]).rpartition(".")[2] if floating else "unknown",
+        heads=int(text.get("num_attention_heads") or 0),
     )
 
 
