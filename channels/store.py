@@ -1,7 +1,7 @@
 """To the prompt-cache store: from admission, prefill and decode, from the persister.
 
-Credits: Take and ReleaseLease once a seat; Put once a seat from each of prefill and decode; one Trim, which is
-answered before the next.
+Credits: Take and ReleaseLease once a seat; Put once a seat from each of prefill and decode; one Trim, which
+is answered before the next.
 """
 
 import attrs

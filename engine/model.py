@@ -56,13 +56,14 @@ def _facts(module: Module, config: dict[str, Any], name: str) -> ModelFacts:
     arrays = [array for _, array in leaves]
     floating = [a.dtype for a in arrays if mx.issubdtype(a.dtype, mx.floating)]
     context = text.get("max_position_embeddings")
+    heads = text.get("num_attention_heads")
     return ModelFacts(
         name=name,
         vocabulary=int(text.get("vocab_size") or config["vocab_size"]),
         context=int(context) if context else None,
         weight_bytes=sum(array.nbytes for array in arrays),
         dtype=str(floating[0]).rpartition(".")[2] if floating else "unknown",
-        heads=int(text.get("num_attention_heads") or 0),
+        heads=heads if isinstance(heads, int) else 0,
     )
 
 

@@ -40,11 +40,13 @@ from motet.channels.gauges import Gauges
 from motet.channels.mailbox import post
 from motet.channels.request import Work
 from motet.engine.model import ModelFacts
+from motet.engine.projection import GRANULE, Activations, Projection
 from motet.engine.selftest import SelfTest
 
 CHUNK_TIME = 0.05
 STEP_TIME = 0.02
 BYTES_A_TOKEN = 10
+UNBOUNDED = 1 << 40
 
 
 class ProtocolError(AssertionError):
@@ -238,7 +240,11 @@ def scripted_info(settings: Settings) -> EngineInfo:
     """What a load-time self-test might have found."""
     facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
     tested = SelfTest(None, None, True, step_seconds=STEP_TIME, token_seconds=0.001)
-    return EngineInfo(facts, tested, settings.batch, settings.batch)
+    most_room = 4 * GRANULE if settings.batch > 1 else 0
+    chunk = settings.prefill_step_size
+    projection = Projection(0, BYTES_A_TOKEN, (), most_room, chunk, Activations(), families.VOCABULARY)
+    budget = UNBOUNDED if settings.kv_budget is None else settings.kv_budget
+    return EngineInfo(facts, tested, settings.batch, settings.batch, budget, projection)
 
 
 @attrs.define

@@ -1,5 +1,6 @@
 """The admission queue alone: its peers are scripted."""
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from motet.actors.admission import Admission, Limits, admission
+from motet.actors.admission import Admission, Budget, Limits, Outlets, admission
 from motet.channels import prefill
 from motet.channels.admission import (
     Cutoff,
@@ -22,6 +23,13 @@ from motet.channels.admission import (
 from motet.channels.emitter import Accepted, Failed, Rejected
 from motet.channels.gauges import AdmissionGauges
 from motet.channels.request import Sampling, Work
+from motet.engine.projection import Activations, Projection
+
+
+# A row of the tests below is 30 tokens: 512 columns, twice while rewritten: 1,024 bytes.
+A_TOKEN = Projection(0, 1, (), 0, 16, Activations(), 0)
+ROW = 1024
+AMPLE = Budget(1 << 40, 0, A_TOKEN)
 
 
 class Heard(list[Any]):
@@ -38,11 +46,21 @@ def submit(row: int, emitter: Heard) -> Submit:
 class Desk:
     """A queue, and what its peers have heard."""
 
-    def __init__(self, places: int, seats: int = 100, waiting: int = 100) -> None:
-        self.prefill, self.tickets = Heard(), Heard()
+    def __init__(
+        self,
+        places: int,
+        seats: int = 100,
+        waiting: int = 100,
+        budget: Budget = AMPLE,
+        patience: float = math.inf,
+    ) -> None:
+        self.prefill, self.store, self.tickets = Heard(), Heard(), Heard()
+        self.now = 0.0
         self.emitters: dict[int, Heard] = {}
         self.gauges = AdmissionGauges()
-        self.queue = Admission(self.prefill, self.tickets, Limits(places, seats, waiting), self.gauges)
+        outlets = Outlets(self.prefill, self.store, self.tickets)
+        limits = Limits(places, seats, waiting, patience)
+        self.queue = Admission(outlets, limits, budget, self.gauges, lambda: self.now)
 
     def submit(self, *rows: int) -> None:
         for row in rows:
@@ -199,12 +217,13 @@ class Running:
             self.say.send_nowait(message)
 
 
-async def with_actor(body: Callable[[Running], Awaitable[None]]) -> None:
+async def with_actor(body: Callable[[Running], Awaitable[None]], patience: float = math.inf) -> None:
     say, inbox = trio.open_memory_channel[ToAdmission](20)
     running = Running(say, Heard(), trio.Event())
 
     async def act() -> None:
-        await admission(inbox, running.prefill, Heard(), Limits(1, 4, 4), AdmissionGauges())
+        outlets = Outlets(running.prefill, Heard(), Heard())
+        await admission(inbox, outlets, Limits(1, 4, 4, patience), AMPLE, AdmissionGauges())
         running.over.set()
 
     with trio.fail_after(10):

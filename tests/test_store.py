@@ -30,9 +30,10 @@ class Shelf:
     """A store, and what its peers have heard."""
 
     def __init__(self, ceiling: int = 1000) -> None:
-        self.prefill, self.persister, self.device = Heard(), Heard(), Heard()
+        self.prefill, self.persister, self.device, self.admission = Heard(), Heard(), Heard(), Heard()
         self.gauges = StoreGauges()
-        self.store = Store(self.prefill, self.persister, self.device, ceiling, self.gauges)
+        peers = self.prefill, self.persister, self.device, self.admission
+        self.store = Store(*peers, ceiling, self.gauges)
 
     def hear(self, *messages: ToStore) -> None:
         for message in messages:
@@ -214,7 +215,7 @@ async def test_when_both_writers_have_left_the_device_is_shut_down_and_the_persi
     say, inbox = trio.open_memory_channel[ToStore](10)
 
     async def act() -> None:
-        await store(inbox, Heard(), to_persister, to_device, 100, StoreGauges())
+        await store(inbox, Heard(), to_persister, to_device, Heard(), 100, StoreGauges())
         over.set()
 
     with trio.fail_after(10):
