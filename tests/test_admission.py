@@ -25,7 +25,6 @@ from motet.channels.gauges import AdmissionGauges
 from motet.channels.request import Sampling, Work
 from motet.engine.projection import Activations, Projection
 
-
 # A row of the tests below is 30 tokens: 512 columns, twice while rewritten: 1,024 bytes.
 A_TOKEN = Projection(0, 1, (), 0, 16, Activations(), 0)
 ROW = 1024
