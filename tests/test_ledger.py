@@ -15,6 +15,7 @@ from motet.engine.model import Model
 from motet.engine.projection import GRANULE, LOGITS_ARRAYS, Activations, Projection, Ring, RowLength
 from motet.engine.row import Row
 from motet.engine.sampling import SamplingSession
+from motet.engine.state import fresh_copy
 
 CHUNK = 128
 
@@ -102,9 +103,9 @@ def test_every_family_is_measured(family: str) -> None:
     assert projection.activations.per_token > 0
 
 
-def test_when_the_longer_row_has_left_a_single_head_does_not_keep_its_memory() -> None:
-    """deepseek's latents are one head: a row alone is in one piece within the longer one's buffer."""
-    model = model_of("deepseek_v3")
+@pytest.mark.parametrize("family", FULL)
+def test_when_the_longer_row_has_left_its_memory_is_free_at_the_next_step(family: str) -> None:
+    model = model_of(family)
     projection = measuring.measure(model, batched=True, chunk=CHUNK)
     group = Group(model.module)
     before = mx.get_active_memory()
@@ -116,6 +117,19 @@ def test_when_the_longer_row_has_left_a_single_head_does_not_keep_its_memory() -
     group.settle()
     mx.synchronize()
     assert mx.get_active_memory() - before <= projection.group([short])
+
+
+def test_a_row_that_begins_with_a_little_of_a_long_snapshot_is_no_larger_than_another() -> None:
+    model = model_of("llama")
+    projection = measuring.measure(model, batched=True, chunk=CHUNK)
+    snapshot = prepared(model, 1, RowLength(1500, 1)).caches
+    short = Batch(
+        [Row(2, 20, SamplingSession(), frozenset(), 8)], fresh_copy(snapshot, surplus=snapshot[0].offset - 20)
+    )
+    before = mx.get_active_memory()
+    short.read(model.module, [[5] * 10])
+    mx.synchronize()
+    assert mx.get_active_memory() - before <= projection.group([RowLength(30, 8)])
 
 
 # --- the formulas by hand ---------------------------------------------------------------------

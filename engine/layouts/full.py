@@ -24,12 +24,8 @@ class Full:
         return extended
 
     def keep(self, rows: Any, places: list[int]) -> None:
-        """The left padding that the kept rows share goes too, and its memory with it."""
+        """The left padding that the kept rows share goes too."""
         rows.filter(places)
-        if not rows.empty():
-            # What is left is a view. The next token's write copies it, but not if it is in one piece (one
-            # row, one head): that would keep the longer rows' memory.
-            rows.keys, rows.values = mx.contiguous(rows.keys), mx.contiguous(rows.values)
 
     def extract(self, rows: Any, place: int) -> Any:
         """The row's tokens without its padding."""
