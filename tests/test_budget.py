@@ -53,14 +53,20 @@ class Meter:
     most_active: int = 0
     most_rows: int = 0
 
-    first: trio.Event = attrs.Factory(trio.Event)
-    """A first prompt has been read."""
+    forward: trio.Event = attrs.Factory(trio.Event)
+    """Set at the next forward."""
     token: trio.lowlevel.TrioToken = attrs.Factory(trio.lowlevel.current_trio_token)
 
     def observe(self, rows: tuple[int, ...], _: mx.array) -> None:
-        self.token.run_sync_soon(self.first.set)
+        self.token.run_sync_soon(self.forward.set)
         self.most_active = max(self.most_active, mx.get_active_memory() - self.baseline)
         self.most_rows = max(self.most_rows, len(rows))
+
+    async def forwards(self, count: int) -> None:
+        """Wait for so many."""
+        for _ in range(count):
+            self.forward = trio.Event()
+            await self.forward.wait()
 
     def start(self) -> None:
         self.baseline = mx.get_active_memory()
@@ -142,11 +148,11 @@ async def test_a_short_row_beside_a_long_one_counts_as_long_and_the_long_ones_me
     async with metered(batch=8, kv_budget=budget, prompt_cache_bytes=PLENTY) as (engine, meter):
         prompts = families.prompts((long.prompt, short.prompt))
         async with engine.generate(prompts[0], max_tokens=long.limit) as first:
-            await meter.first.wait()
+            await meter.forwards(1)  # its prompt has been read
             async with engine.generate(prompts[1], max_tokens=short.limit) as second:
                 assert isinstance([event async for event in first][-1], motet.Finished)
                 assert meter.most_rows == 2 and budget / 2 <= meter.peak <= budget + HEADROOM
-                await anext(second)  # behind the step that gives the long row's memory back
+                await meter.forwards(2)  # the long row's memory goes with the first
                 meter.most_active = 0
                 assert isinstance([event async for event in second][-1], motet.Finished)
         kept = engine.statistics()["prompt_cache"]["bytes"]

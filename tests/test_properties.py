@@ -1,8 +1,9 @@
 """The actors under random submits, withdrawals, slow readers, faults and drains.
 
 Rules collect a plan; the plan runs in virtual time on a scripted device. Whatever the plan: each caller that
-stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, the device never
-holds more than the budget (scripted.py), nothing is left on it but what the store holds, every task ends.
+stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, the device
+never holds more than the budget (scripted.py), nothing is left on it but what the store holds, and every
+task ends.
 """
 
 from collections.abc import Awaitable, Callable
