@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+import families
 from served import Server, Told, chat, send, served, streamed, wait_empty
 
 CANARY = chat("sing while they try", max_tokens=1500)
@@ -192,7 +193,12 @@ async def test_past_the_queue_limit_it_is_429_with_retry_after() -> None:
         await wait_empty(server)
 
 
-async def test_past_the_queue_timeout_it_is_503_with_retry_after_or_an_error_event() -> None:
+async def test_past_the_queue_timeout_it_is_503_with_retry_after_or_an_error_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        families.tokenizer(), "eos_token_ids", set()
+    )  # the running row does not end by chance
     async with served(batch=1, queue_timeout=0.2) as server, server.client() as client:
         running = await send(server.port, CHAT, chat("x", max_tokens=3000, stream=True))
         await running.receive_some(100)
