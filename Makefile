@@ -18,7 +18,7 @@ OPENBLAS := $(firstword $(wildcard /usr/lib/*/openblas-pthread/libopenblas.so.0 
 PRELOAD := $(if $(OPENBLAS),LD_PRELOAD=$(OPENBLAS))
 endif
 
-.PHONY: setup serve test test-all lint bench clean
+.PHONY: setup serve test test-all oracle lint bench clean
 
 setup: $(VENV)/.ready
 
@@ -46,6 +46,11 @@ test: setup lint
 # Also the gates that take long.
 test-all: setup lint
 	$(BIN)/python -m pytest -m ""
+
+# Every family's batch against mlx-lm's own, as a table; then all other families that mlx-lm has.
+oracle: setup
+	$(BIN)/python tests/oracle_table.py
+	$(BIN)/python tests/oracle_table.py --more
 
 lint: setup
 	$(BIN)/ruff format --check .

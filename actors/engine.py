@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from motet.actors.emitter import emitter
-from motet.actors.intake import Intake, InvalidRequest, Prompt
+from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens
 from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
@@ -114,7 +114,7 @@ class Engine:
         self.over = trio.Event()
         """Set when the engine has ended, by a drain or by its death."""
         self.death: BaseException | None = None
-        self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context)
+        self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context, info.selftest.cuts)
         self._stop_tokens = frozenset(tokenizer.eos_token_ids)
         self._ends = ends
         self._nursery = nursery
@@ -182,15 +182,17 @@ class Engine:
         """As ``generate`` for several rows at once: their events carry the row's index."""
         prompts = [await self._tokens(request) for request in requests]
         works = [self._work(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
-        with contextlib.ExitStack() as rows:
+        with contextlib.ExitStack() as leaving:
             to_caller, events = trio.open_memory_channel[caller.ToCaller](float("inf"))
-            rows.enter_context(events)
+            leaving.enter_context(events)
+            rows = Rows()
+            leaving.callback(rows.withdraw_all)
             with to_caller:
                 for index, (request, work) in enumerate(zip(requests, works, strict=True)):
                     continued = _continued(request, work.prompt)
                     text = partial(TextStream, self.tokenizer, request.stop, continued)
-                    rows.callback(self._open(work, index, text, to_caller.clone()))
-            stream = Stream(events, len(requests), lambda: self.death)
+                    rows.opened(index, self._open(work, index, text, to_caller.clone()))
+            stream = Stream(events, len(requests), rows, lambda: self.death)
             await stream.accepted()
             yield stream
 
@@ -226,21 +228,22 @@ class Engine:
 
         return withdraw
 
-    async def _tokens(self, request: Request) -> tuple[int, ...]:
+    async def _tokens(self, request: Request) -> Tokens:
         if _short_ids(request.prompt):
-            return self._intake.tokens(request.prompt, request.param)
+            return self._intake.read(request.prompt, request.param)
         return await trio.to_thread.run_sync(
-            self._intake.tokens, request.prompt, request.param, limiter=self._tokenizing
+            self._intake.read, request.prompt, request.param, limiter=self._tokenizing
         )
 
-    def _work(self, request: Request, prompt: tuple[int, ...]) -> Work:
+    def _work(self, request: Request, read: Tokens) -> Work:
+        prompt = read.tokens
         limit = self.max_tokens if request.max_tokens is None else request.max_tokens
         if self.info.facts.context is not None:
             limit = min(limit, self.info.facts.context - len(prompt))
         self._refuse_too_large(RowLength(len(prompt), limit))
         seed = secrets.randbits(63) if request.seed is None else request.seed
         sampling = Sampling(request.temperature, request.top_p, request.top_k, request.min_p, seed)
-        return Work(next(self._numbers), prompt, limit, sampling, self._stop_tokens)
+        return Work(next(self._numbers), prompt, limit, sampling, self._stop_tokens, read.boundaries)
 
     def _refuse_too_large(self, row: RowLength) -> None:
         """Refuse a row that would not fit the budget with nothing beside it: it would wait for ever."""
@@ -276,17 +279,43 @@ def _continued(request: Request, prompt: tuple[int, ...]) -> tuple[int, ...]:
     return () if chat else prompt
 
 
+class Rows:
+    """A caller's open rows. Each is withdrawn once: when its end has been read, or when the caller leaves.
+
+    Not only at the caller's end: a finished row holds its seat until then, and one caller may open more rows
+    than there are seats.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, Callable[[], None]] = {}
+
+    def opened(self, index: int, withdraw: Callable[[], None]) -> None:
+        """A row is open; ``withdraw`` lets it go."""
+        self._open[index] = withdraw
+
+    def withdraw(self, index: int) -> None:
+        """Let one row go."""
+        self._open.pop(index)()
+
+    def withdraw_all(self) -> None:
+        """Let the rest go."""
+        for index in list(self._open):
+            self.withdraw(index)
+
+
 class Stream:
     """The events of one or more rows, as they come; each row's last is Finished or Failed."""
 
     def __init__(
         self,
         events: trio.MemoryReceiveChannel[caller.ToCaller],
-        rows: int,
+        count: int,
+        rows: Rows,
         death: Callable[[], BaseException | None],
     ) -> None:
         self._events = events
-        self._open = rows
+        self._open = count
+        self._rows = rows
         self._death = death
         self._early: deque[caller.ToCaller] = deque()
 
@@ -335,6 +364,7 @@ class Stream:
         assert not isinstance(event, caller.Accepted | caller.Rejected)
         if isinstance(event, caller.Finished | caller.Failed):
             self._open -= 1
+            self._rows.withdraw(event.index)
         return event
 
     async def _receive(self) -> caller.ToCaller:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias, assert_never
 
 import attrs
+import structlog
 
 from motet.channels.device import (
     Abandon,
@@ -32,6 +33,8 @@ from motet.engine.model import Model, check_device
 from motet.engine.row import Finish, Row
 from motet.engine.sampling import SamplingSession
 from motet.engine.state import fresh_copy, nbytes, trimmable
+
+log = structlog.get_logger()
 
 Computing: TypeAlias = Chunk | Abandon | Join | Drop
 """Commands that touch rows: before one runs, the step in flight is settled."""
@@ -118,6 +121,7 @@ class Executor:
         opened, failed = self._opened(parts)
         read = self._read_together(opened, failed) if opened else []
         seconds = self._clock() - started
+        kept = {part.row: self._keep(part.row) for part in read if part.keep}
         ending = [part for part in read if part.last]
         results = {part.row: PartRead(part.row) for part in read} | failed
         alone = [part for part in ending if self._resumed(part.row)]
@@ -126,7 +130,18 @@ class Executor:
             results |= self._begin_together(together)
         for part in alone:
             results[part.row] = self._begin_past_the_fault(part)
-        return Chunked(tuple(results[part.row] for part in parts), seconds)
+        told = (attrs.evolve(results[part.row], kept=kept.get(part.row)) for part in parts)
+        return Chunked(tuple(told), seconds)
+
+    def _keep(self, number: int) -> Snapshot | None:
+        """A snapshot of a row that goes on being read. Without one it goes on too."""
+        try:
+            batch = self._preparing[number]
+            caches = batch.extract(number) if batch.merged else fresh_copy(batch.caches)
+            return self._store(caches, batch.row(number).fed)
+        except Exception as error:
+            log.error("no snapshot of a prefix", request=number, error=describe(error))
+            return None
 
     def _opened(self, parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], dict[int, PartRead]]:
         """Open the rows that are new; those that could be, and the faults of the others."""
@@ -180,7 +195,7 @@ class Executor:
         return alone
 
     def _alone(self, batch: Batch, number: int) -> Batch:
-        row = next(row for row in batch.rows if row.number == number)
+        row = batch.row(number)
         if row.fed == 0:  # batch caches that hold nothing have nothing to extract
             return Batch([row], self._model.caches())
         return batch.alone(number)
@@ -241,8 +256,7 @@ class Executor:
         return PartRead(row.number, tokens, finish, snapshot)
 
     def _resumed(self, number: int) -> bool:
-        row = next(row for row in self._preparing[number].rows if row.number == number)
-        return row.made > 0
+        return self._preparing[number].row(number).made > 0
 
     def _begin_past_the_fault(self, part: Part) -> PartRead:
         """A recovered row's next tokens, drawn alone.
@@ -276,7 +290,7 @@ class Executor:
         batch = self._preparing.get(number)
         if batch is None:
             return Abandoned(number, None)
-        row = next(row for row in batch.rows if row.number == number)
+        row = batch.row(number)
         snapshot = self._store(batch.extract(number), row.fed) if row.fed else None
         self._take_out(number)
         return Abandoned(number, snapshot)

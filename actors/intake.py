@@ -5,10 +5,13 @@ up a stream. No MLX here.
 """
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+
+from motet.actors.prefixes import common_prefix
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -28,6 +31,23 @@ class InvalidRequest(Exception):
         self.code = code
 
 
+LONG = 256
+"""Tokens from which a prompt leaves snapshots of its prefixes."""
+
+
+@attrs.frozen
+class Tokens:
+    """A prompt, tokenized."""
+
+    tokens: tuple[int, ...]
+    boundaries: tuple[int, ...]
+    """Lengths of prefixes that others are likely to share, ascending; see Work."""
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in {"system", "developer"}
+
+
 @attrs.frozen(slots=False)  # for the cached property
 class Intake:
     """Turns prompts into tokens for one model.
@@ -36,14 +56,16 @@ class Intake:
         tokenizer: mlx-lm's TokenizerWrapper.
         vocabulary: token ids are below this.
         context: most tokens of a row, or None.
+        cuts: whether a snapshot of a prompt serves every shorter prefix of it.
     """
 
     tokenizer: Any
     vocabulary: int
     context: int | None
+    cuts: bool
 
-    def tokens(self, prompt: Prompt, param: str) -> tuple[int, ...]:
-        """The tokens of a prompt.
+    def read(self, prompt: Prompt, param: str) -> Tokens:
+        """The tokens of a prompt, and where in it snapshots are worth taking.
 
         Args:
             prompt: text, token ids or messages.
@@ -65,18 +87,52 @@ class Intake:
             raise InvalidRequest("the prompt is empty", param, "empty_prompt")
         if self.context is not None and len(tokens) >= self.context:
             raise self._too_long(f"{len(tokens)} tokens", param)
-        return tuple(tokens)
+        return Tokens(tuple(tokens), self._boundaries(prompt, tuple(tokens)))
+
+    def _boundaries(self, prompt: Prompt, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        if len(tokens) < LONG:
+            return ()
+        if isinstance(prompt[0], Mapping):
+            found = {self._system_end(prompt, tokens)}
+            if not self.cuts:
+                found.add(self._turn_end(prompt, tokens))
+        else:
+            found = set() if self.cuts else {len(tokens) - 1}
+        return tuple(sorted(length for length in found if 0 < length < len(tokens)))
+
+    def _system_end(self, messages: Any, tokens: tuple[int, ...]) -> int:
+        """Tokens until the first message that is not the system's: what a whole fleet of agents shares."""
+        system = list(itertools.takewhile(_is_system, messages))
+        rest = messages[len(system) :]
+        if not system or not rest:
+            return 0
+        # Another first turn in its place: what stays the same does not come from it. Asked for through
+        # the template, for some put the system prompt into the user's turn.
+        other = "0" if not str(rest[0].get("content")).startswith("0") else "1"
+        return self._same([*system, {"role": "user", "content": other}], tokens)
+
+    def _turn_end(self, messages: Any, tokens: tuple[int, ...]) -> int:
+        """Tokens until the reply's header: where the next turn of this chat goes on."""
+        return self._same(messages, tokens, add_generation_prompt=False)
+
+    def _same(self, messages: Any, tokens: tuple[int, ...], **options: Any) -> int:
+        try:
+            rendered = self._render(messages, **options)
+        except Exception:  # a template may refuse a chat that ends like this
+            return 0
+        return common_prefix(tuple(rendered), tokens)
+
+    def _render(self, messages: Any, *, add_generation_prompt: bool = True) -> list[int]:
+        chat = [dict(message) for message in messages]
+        return list(self.tokenizer.apply_chat_template(chat, add_generation_prompt=add_generation_prompt))
 
     def _chat(self, messages: Any, param: str) -> list[int]:
         if not self.tokenizer.has_chat_template:
             raise InvalidRequest("this model has no chat template: use /v1/completions", param)
         try:
-            tokens = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages], add_generation_prompt=True
-            )
+            return self._render(messages)
         except Exception as error:  # templates raise what they like
             raise InvalidRequest(f"the model's chat template refused: {error}", param) from error
-        return list(tokens)
 
     def _checked_ids(self, ids: Any, param: str) -> list[int]:
         for token in ids:

@@ -10,7 +10,6 @@ Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outs
 Who reads next is decided chunk by chunk in turns.py.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import assert_never
@@ -20,6 +19,8 @@ import structlog
 import trio
 
 from motet.actors.chunks import ChunkSizer, next_edge
+from motet.actors.joiner import Joiner
+from motet.actors.sharing import Sharing
 from motet.actors.turns import OLDEST_EVERY, next_gang, share
 from motet.channels import admission, decode
 from motet.channels import prefill as own
@@ -35,11 +36,10 @@ from motet.channels.device import (
     PrefillCommand,
     Snapshot,
 )
-from motet.channels.emitter import Failed, Prepared, ToEmitter
+from motet.channels.emitter import Failed, Prepared
 from motet.channels.gauges import PrefillGauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.prefill import Admit, Closing, Cutoff, Lease, Recover, Recovering, ToPrefill, Withdraw
-from motet.channels.request import Work
 
 log = structlog.get_logger()
 
@@ -67,34 +67,10 @@ class Pace:
     """Prompts that are read by turns at most; more wait for one to be done."""
     together: bool
     """Whether the model can read several prompts in one forward."""
-
-
-@attrs.define(eq=False)
-class Joiner:
-    """A row in preparation."""
-
-    work: Work
-    outlet: Outlet[ToEmitter]
-    generated: tuple[int, ...] = ()
-    """Tokens that it had when it was sent back for recovery; they are read behind the prompt."""
-    lease: Lease | None = None
-    read: int = 0
-    """Tokens that are in the row's caches, cached ones included."""
-    opened: bool = False
-    last_turn: int = 0
-    leaving: bool = False
-    """Its Abandon is on the way; True also after a Cutoff."""
-    withdrawn: bool = False
-
-    @functools.cached_property
-    def tokens(self) -> tuple[int, ...]:
-        """What is to be read: the prompt, and what was generated before a recovery."""
-        return self.work.prompt + self.generated
-
-    @property
-    def left(self) -> int:
-        """Tokens still to read."""
-        return len(self.tokens) - self.read
+    keeps: bool
+    """Whether snapshots can be kept."""
+    cuts: bool
+    """Whether a snapshot serves shorter prefixes too."""
 
 
 ToStore = stores.Take | stores.ReleaseLease | stores.Put | stores.Closing
@@ -148,6 +124,7 @@ class Cohort:
         self._outstanding: Chunk | None = None
         self._turn = 0
         self._cut_off = False
+        self._sharing = Sharing(pace.cuts)
 
     def hear(self, message: ToPrefill) -> None:
         """Take one message and act on it."""
@@ -191,13 +168,33 @@ class Cohort:
             self._cutoff()
 
     def _leased(self, joiner: Joiner, lease: Lease) -> None:
-        joiner.lease, joiner.read = lease, lease.length
+        joiner.read = joiner.reach = lease.length
+        if self._keeps and self._sharing.wait(joiner, self._others(joiner)):
+            post(self._to.store, stores.ReleaseLease(joiner.work.row))
+            return
+        joiner.lease = lease
+        if self._keeps:
+            joiner.stops.update(b for b in joiner.work.boundaries if b > joiner.read)
         idle = not self._passed_on and not any(other.opened for other in self._joiners.values())
         if idle and self.hold_until == math.inf and not self._pace.fixed:
             # Requests that are sent together arrive a few milliseconds apart. Read alone, the first
             # would already decode while the others are read, each slowing the other.
             alone = self._sizer.seconds(joiner.left, joiner.read)
             self.hold_until = self._clock() + min(_GATHER_SHARE * alone, _GATHER_MOST)
+
+    @property
+    def _keeps(self) -> bool:
+        return self._pace.keeps and not self._pace.fixed
+
+    def _others(self, joiner: Joiner) -> list[Joiner]:
+        return [other for other in self._joiners.values() if other is not joiner]
+
+    def _wake(self, rows: list[int]) -> None:
+        """Rows that waited for another's prefix look what the store has now."""
+        for row in rows:
+            joiner = self._joiners[row]
+            if not joiner.leaving:
+                post(self._to.store, stores.Take(row, joiner.tokens))
 
     def go_on(self) -> None:
         """The wait for company is over."""
@@ -220,6 +217,7 @@ class Cohort:
         room = self._pace.joiners - len(opened)
         fresh = [joiner for joiner in chosen if not joiner.opened][: max(room, 0)]
         chosen = [joiner for joiner in chosen if joiner.opened or joiner in fresh]
+        count = min(count, *(joiner.to_stop for joiner in chosen))
         self._outstanding = Chunk(tuple(self._part(joiner, count) for joiner in chosen))
         post(self._to.device, self._outstanding)
 
@@ -242,6 +240,10 @@ class Cohort:
         """The joiner's share of a chunk whose forward reads ``count`` tokens of each."""
         joiner.last_turn = self._turn
         last = count == joiner.left - 1
+        stop = joiner.read + count
+        keep = stop in joiner.stops or (joiner.publish and not last)
+        joiner.publish = False
+        joiner.reach = stop + last
         tokens = joiner.tokens[joiner.read : joiner.read + count + last]
         opening = None
         if not joiner.opened:
@@ -249,7 +251,7 @@ class Cohort:
             generated = len(joiner.generated)
             opening = Opening(joiner.work, joiner.lease.snapshot, joiner.lease.length, generated)
             joiner.opened = True
-        return Part(joiner.work.row, tokens, last, opening)
+        return Part(joiner.work.row, tokens, last, opening, keep)
 
     def _chunked(self, result: Chunked) -> None:
         chunk, self._outstanding = self._outstanding, None
@@ -265,6 +267,9 @@ class Cohort:
             self._gauges.prompt_tokens += len(part.tokens)
             if part.opening is not None:
                 post(self._to.store, stores.ReleaseLease(part.row))
+            if read.kept is not None:
+                self._put(joiner.tokens, read.kept)
+            self._wake(self._sharing.reached(part.row, joiner.read))
             if read.error is not None:
                 self._fault(joiner, read.error)
             elif read.tokens:
@@ -282,6 +287,7 @@ class Cohort:
             row = joiner.work.row
             del self._joiners[row]
             self._passed_on.add(row)
+            self._wake(self._sharing.left(row))
             assert joiner.lease is not None
             self._gauges.cached_tokens += joiner.lease.length
             if not joiner.generated:
@@ -326,6 +332,7 @@ class Cohort:
     def _gone(self, joiner: Joiner) -> None:
         row = joiner.work.row
         del self._joiners[row]
+        self._wake(self._sharing.left(row))
         post(self._to.admission, admission.Released(row))
         if joiner.withdrawn:
             post(self._to.decode, decode.Withdraw(row))

@@ -39,7 +39,7 @@ class PrefixIndex(Generic[Value]):
                 child = _Node(tokens[depth:])
                 node.children[tokens[depth]] = child
                 return child
-            same = _common(child.run, tokens[depth : depth + len(child.run)])
+            same = common_prefix(child.run, tokens[depth : depth + len(child.run)])
             if same < len(child.run):
                 upper: _Node[Value] = _Node(child.run[:same], {child.run[same]: child})
                 child.run = child.run[same:]
@@ -96,7 +96,7 @@ class PrefixIndex(Generic[Value]):
         walked = []
         node, depth = self._root, 0
         while depth < len(tokens) and (child := node.children.get(tokens[depth])) is not None:
-            same = _common(child.run, tokens[depth : depth + len(child.run)])
+            same = common_prefix(child.run, tokens[depth : depth + len(child.run)])
             depth += same
             whole = same == len(child.run)
             walked.append((child, depth, whole))
@@ -117,7 +117,7 @@ def _any_cuttable(node: _Node[Value]) -> Value | None:
     return None
 
 
-def _common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+def common_prefix(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     """How many tokens two runs share from their start; comparing slices runs in C."""
     low, high = 0, min(len(a), len(b))
     if a[:high] == b[:high]:

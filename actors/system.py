@@ -286,6 +286,8 @@ def start_actors(
             fixed=settings.batch == 1,
             joiners=settings.prompt_concurrency,
             together=info.selftest.apart is None,
+            keeps=info.selftest.snapshots and settings.prompt_cache_bytes > 0,
+            cuts=info.selftest.cuts,
         ),
         gauges.prefill,
         name="prefill",

@@ -38,6 +38,11 @@ class Decoded:
         return self.tokens / (max(row[-1][0] for row in self.rows) - self.begun)
 
     @property
+    def ttft(self) -> float:
+        """Mean seconds to the first token."""
+        return sum(row[0][0] - self.begun for row in self.rows) / len(self.rows)
+
+    @property
     def steady(self) -> float:
         """Not a number if one stream ended before another began."""
         begin = max(row[0][0] for row in self.rows)

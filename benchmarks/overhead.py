@@ -9,6 +9,7 @@ idle while the third is measured, and they take turns in every round. Of each ar
 
     steady      tokens/s from when the last stream has its first token until the first stream ends
     aggregate   tokens/s from submitting all prompts until the last stream ends
+    TTFT        mean milliseconds to the first token of prompts that are sent together
 
 and the medians over the rounds of the ratios (b)/(a) and (c)/(a); then where the server's CPU time goes.
 Two layers show the cost where it is largest: next to no model is left. Linux only. On a CPU OpenBLAS is
@@ -122,12 +123,15 @@ def report(streams: int, rounds: list[Round]) -> None:
     if not rounds:
         print("  every round was disturbed")
         return
-    print("                              steady   ratio   aggregate   ratio   CPU ms/token")
+    print(
+        "                              steady   ratio   aggregate   ratio     TTFT ms   ratio   CPU ms/token"
+    )
     for name, title in _NAMES.items():
         steady = _median(rounds, name, lambda decoded: decoded.steady)
         aggregate = _median(rounds, name, lambda decoded: decoded.aggregate)
         cpu = 1000 * statistics.median(one.cpu[name] for one in rounds)
-        print(f"  ({name}) {title:20} {steady}  {aggregate}     {cpu:8.3f}")
+        ttft = _median(rounds, name, lambda decoded: 1000 * decoded.ttft)
+        print(f"  ({name}) {title:20} {steady}  {aggregate}  {ttft}     {cpu:8.3f}")
     print(f"  (c) CPU ms/token by thread: {_by_thread(rounds)}   (main: Trio; others: MLX, BLAS)")
 
 

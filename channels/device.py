@@ -44,13 +44,14 @@ class Part:
     """One row's share of a chunk; its first opens it.
 
     With ``last`` it ends the prompt: its last token goes through the model alone behind the chunk, and gives
-    the first sample.
+    the first sample. With ``keep`` a snapshot is taken of what was read with the chunk.
     """
 
     row: int
     tokens: tuple[int, ...]
     last: bool
     opening: Opening | None = None
+    keep: bool = False
 
     @property
     def reading(self) -> tuple[int, ...]:
@@ -123,13 +124,15 @@ class PartRead:
     ``error``.
 
     With a ``finish`` the last of them ends the row, and its state is already dropped or in ``snapshot``. With
-    an ``error`` the row's state is dropped.
+    an ``error`` the row's state is dropped. ``kept`` is the snapshot that the part asked for, if one can be
+    taken of this model.
     """
 
     row: int
     tokens: tuple[int, ...] = ()
     finish: Finish | None = None
     snapshot: Snapshot | None = None
+    kept: Snapshot | None = None
     error: str | None = None
 
 

@@ -29,3 +29,5 @@ class Work:
     sampling: Sampling
     stop_tokens: frozenset[int]
     """Token ids that end the row (the model's end-of-text tokens)."""
+    boundaries: tuple[int, ...] = ()
+    """Lengths of the prompt's prefixes that others are likely to share, ascending."""

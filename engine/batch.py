@@ -45,6 +45,10 @@ class Batch:
         """The rows' numbers."""
         return [row.number for row in self.rows]
 
+    def row(self, number: int) -> Row:
+        """The row of this number."""
+        return self.rows[self.numbers.index(number)]
+
     @property
     def nbytes(self) -> int:
         """Bytes allocated for the caches."""
@@ -90,8 +94,7 @@ class Batch:
 
     def alone(self, number: int) -> "Batch":
         """One row as a batch of its own."""
-        row = self.rows[self.numbers.index(number)]
-        return Batch([row], self.extract(number))
+        return Batch([self.row(number)], self.extract(number))
 
     def drop(self, numbers: Sequence[int]) -> list[int]:
         """Take rows out, with the left padding that the others then share; return the places kept."""

@@ -14,10 +14,11 @@ from typing import Any
 import attrs
 import mlx.core as mx
 import numpy as np
+from mlx_lm.models.cache import KVCache
 
 from motet.engine.batch import Batch
 from motet.engine.group import Group
-from motet.engine.layouts.choice import unbatchable
+from motet.engine.layouts.choice import leaves, unbatchable
 from motet.engine.model import Model
 from motet.engine.row import Row
 from motet.engine.sampling import SamplingSession
@@ -44,6 +45,8 @@ class SelfTest:
     """Why prompts must be read one at a time; None if several can be read in one forward."""
     snapshots: bool
     """Whether a row can begin from another row's state."""
+    cuts: bool
+    """Whether it can begin from any shorter prefix of that, however long it is."""
     step_seconds: float
     """One step of a lone row."""
     token_seconds: float
@@ -59,24 +62,30 @@ def run(model: Model, rows: int) -> SelfTest:
         model: the loaded model.
         rows: the most rows that are wanted in a batch; with 1 batching is not tried.
     """
-    alone, logits, step_seconds = _alone(model)
-    token_seconds = _time_chunk(model, step_seconds)
-    snapshots = _works(lambda: _adopts(model))
+    tokens, logits, step_seconds = _alone(model)
+    tested = SelfTest(
+        alone=None,
+        apart=None,
+        snapshots=_works(lambda: _adopts(model)),
+        cuts=all(type(leaf) is KVCache for leaf in leaves(model.caches())),
+        step_seconds=step_seconds,
+        token_seconds=_time_chunk(model, step_seconds),
+    )
     if rows == 1:
-        return _serial("one row was asked for", snapshots, step_seconds, token_seconds)
+        return _serial(tested, "one row was asked for")
     kinds = unbatchable(model.caches())
     if kinds:
-        reason = f"no batch layout for its caches: {', '.join(kinds)}"
-        return _serial(reason, snapshots, step_seconds, token_seconds)
-    wrong, error = _together(model, alone, logits, _apart)
+        return _serial(tested, f"no batch layout for its caches: {', '.join(kinds)}")
+    wrong, error = _together(model, tokens, logits, _apart)
+    tested = attrs.evolve(tested, error=error)
     if wrong is not None:
-        return attrs.evolve(_serial(wrong, snapshots, step_seconds, token_seconds), error=error)
-    wrong, _ = _together(model, alone, logits, _cohort)
-    return SelfTest(None, wrong, snapshots, step_seconds, token_seconds, error)
+        return _serial(tested, wrong)
+    wrong, _ = _together(model, tokens, logits, _cohort)
+    return attrs.evolve(tested, apart=wrong)
 
 
-def _serial(reason: str, snapshots: bool, step_seconds: float, token_seconds: float) -> SelfTest:
-    return SelfTest(reason, reason, snapshots, step_seconds, token_seconds)
+def _serial(tested: SelfTest, reason: str) -> SelfTest:
+    return attrs.evolve(tested, alone=reason, apart=reason)
 
 
 def _prompt(model: Model, length: int) -> list[int]:

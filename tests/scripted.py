@@ -188,9 +188,11 @@ class ScriptedDevice:
         expected = row.tokens[row.read : row.read + len(part.tokens)]
         if part.tokens != expected or part.last != (row.read + len(expected) == len(row.tokens)):
             raise ProtocolError(f"wrong part {part}")
-        row.read += len(part.tokens)
+        row.read += len(part.reading)
+        kept = self._snapshot(row.read) if part.keep else None
         if not part.last:
-            return PartRead(part.row)
+            return PartRead(part.row, kept=kept)
+        row.read += 1
         tokens = []
         for _ in range(2 if row.generated else 1):
             if row.made < row.work.limit:
@@ -201,7 +203,7 @@ class ScriptedDevice:
             finish = "length"
             del self.preparing[part.row]
             snapshot = self._snapshot(row.held - 1)
-        return PartRead(part.row, tuple(tokens), finish, snapshot)
+        return PartRead(part.row, tuple(tokens), finish, snapshot, kept)
 
     def _open(self, number: int, opening: Opening) -> None:
         if number in self.preparing or number in self.group:
@@ -251,7 +253,7 @@ class ScriptedDevice:
 def scripted_info(settings: Settings) -> EngineInfo:
     """What a load-time self-test might have found."""
     facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
-    tested = SelfTest(None, None, True, step_seconds=STEP_TIME, token_seconds=0.001)
+    tested = SelfTest(None, None, True, True, step_seconds=STEP_TIME, token_seconds=0.001)
     projection, budget = scripted_projection(settings), scripted_budget(settings)
     return EngineInfo(facts, tested, settings.batch, settings.batch, budget, projection)
 

@@ -33,27 +33,27 @@ class Stub:
 
 
 def intake(tokenizer: Any = TOKENIZER, context: int | None = None) -> Intake:
-    return Intake(tokenizer, families.VOCABULARY, context)
+    return Intake(tokenizer, families.VOCABULARY, context, cuts=True)
 
 
 def refusal(prompt: Prompt, at: Intake) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as caught:
-        at.tokens(prompt, "the field")
+        at.read(prompt, "the field")
     assert caught.value.param == "the field" and str(caught.value) == caught.value.message
     return caught.value
 
 
 def test_text_is_tokenized() -> None:
-    assert intake().tokens("the quick fox", "prompt") == tuple(TOKENIZER.encode("the quick fox"))
+    assert intake().read("the quick fox", "prompt").tokens == tuple(TOKENIZER.encode("the quick fox"))
 
 
 def test_token_ids_are_taken_as_they_are() -> None:
-    assert intake().tokens([0, 7, families.VOCABULARY - 1], "prompt") == (0, 7, 511)
+    assert intake().read([0, 7, families.VOCABULARY - 1], "prompt").tokens == (0, 7, 511)
 
 
 def test_messages_are_written_by_the_template_up_to_where_the_reply_begins() -> None:
     written = "<|start|>user\na fox<|end|>\n<|start|>assistant\njumps<|end|>\n<|start|>assistant\n"
-    assert intake().tokens(MESSAGES, "messages") == tuple(TOKENIZER.encode(written))
+    assert intake().read(MESSAGES, "messages").tokens == tuple(TOKENIZER.encode(written))
 
 
 @pytest.mark.parametrize("prompt", ["", [], ()])
@@ -82,22 +82,22 @@ def test_what_is_no_id_is_refused(prompt: Any) -> None:
 
 
 def test_a_prompt_must_leave_room_for_one_token() -> None:
-    assert len(intake(context=10).tokens([5] * 9, "prompt")) == 9
+    assert len(intake(context=10).read([5] * 9, "prompt").tokens) == 9
     assert refusal([5] * 10, intake(context=10)).code == "context_length_exceeded"
-    assert len(intake(Stub(), context=10).tokens("a" * 9, "prompt")) == 9
+    assert len(intake(Stub(), context=10).read("a" * 9, "prompt").tokens) == 9
     assert refusal("a" * 10, intake(Stub(), context=10)).code == "context_length_exceeded"
 
 
 def test_without_a_limit_nothing_is_too_long() -> None:
-    assert len(intake().tokens([5] * 100_000, "prompt")) == 100_000
-    assert len(intake(Stub()).tokens("a" * 100_000, "prompt")) == 100_000
+    assert len(intake().read([5] * 100_000, "prompt").tokens) == 100_000
+    assert len(intake(Stub()).read("a" * 100_000, "prompt").tokens) == 100_000
 
 
 def test_text_that_cannot_fit_is_refused_before_any_of_it_is_tokenized() -> None:
     """Ten tokens of four characters at most: 41 characters can never be ten tokens."""
     at = intake(Stub(longest=4, error=AssertionError("tokenized")), context=10)
     with pytest.raises(AssertionError):
-        at.tokens("a" * 40, "prompt")
+        at.read("a" * 40, "prompt")
     assert refusal("a" * 41, at).code == "context_length_exceeded"
     halves = [{"role": "user", "content": "a" * 21}, {"role": "user", "content": "a" * 20}]
     assert refusal(halves, at).code == "context_length_exceeded"
@@ -115,7 +115,7 @@ def test_the_refusal_names_the_limit() -> None:
 )
 def test_what_the_template_raises_is_the_requests_fault(error: Exception) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        intake(Stub(error=error)).tokens(MESSAGES, "messages")
+        intake(Stub(error=error)).read(MESSAGES, "messages")
     assert caught.value.param == "messages"
     assert str(error) in caught.value.message and caught.value.__cause__ is error
 
@@ -132,4 +132,4 @@ def test_a_model_without_a_template_takes_no_chats() -> None:
 
 def test_messages_without_content_are_left_to_the_template() -> None:
     messages: Any = [{"role": "assistant", "content": None}, {"role": "assistant"}]
-    assert intake(context=families.CONTEXT).tokens(messages, "messages")
+    assert intake(context=families.CONTEXT).read(messages, "messages")
