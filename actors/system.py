@@ -200,12 +200,14 @@ async def _start(
         model, tokenizer = load()
         tested = selftest.run(model, settings.batch)
         places = settings.batch if tested.alone is None else 1
-        chunk = settings.prefill_step_size
-        projection = measuring.measure(model, batched=places > 1, chunk=chunk)
+        snapshots = tested.snapshots and settings.prompt_cache_bytes > 0
+        projection = measuring.measure(
+            model, batched=places > 1, chunk=settings.prefill_step_size, keeps=snapshots
+        )
         budget = _budget(settings, model.facts.weight_bytes)
         executor = Executor(
             model,
-            snapshots=tested.snapshots and settings.prompt_cache_bytes > 0,
+            snapshots=snapshots,
             part_seconds=settings.max_decode_stall / 2,  # a step of the larger group follows the last
             observe=observe,
         )

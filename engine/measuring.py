@@ -20,13 +20,14 @@ from motet.engine.sampling import SamplingSession
 _PROBE = 64  # tokens of a measured chunk
 
 
-def measure(model: Model, *, batched: bool, chunk: int) -> Projection:
+def measure(model: Model, *, batched: bool, chunk: int, keeps: bool = False) -> Projection:
     """The model's projection.
 
     Args:
         model: the loaded model.
         batched: whether rows share a batch; else they are served one at a time.
         chunk: the most tokens of a prompt's chunk.
+        keeps: whether snapshots are taken of rows that go on.
     """
     probe = _probe(model)
     batch, activations = _activations(model, probe)
@@ -42,6 +43,7 @@ def measure(model: Model, *, batched: bool, chunk: int) -> Projection:
         chunk=chunk,
         activations=activations,
         vocabulary=model.facts.vocabulary,
+        keeps=keeps,
     )
 
 

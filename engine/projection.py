@@ -69,6 +69,8 @@ class Projection:
     """The most tokens of a chunk."""
     activations: Activations
     vocabulary: int
+    keeps: bool
+    """Whether snapshots are taken of rows that go on."""
 
     def needed(self, rows: Sequence[RowLength]) -> int:
         """Bytes that these rows hold at most while they live together; 0 for none."""
@@ -88,8 +90,8 @@ class Projection:
         return len(rows) * (self.fixed + self.per_token * columns + rings)
 
     def transients(self, rows: Sequence[RowLength]) -> int:
-        """What comes on top for a moment: ``rewriting``, ``reading`` and ``logits``."""
-        return self.rewriting(rows) + self.reading(rows) + self.logits(rows)
+        """What comes on top for a moment: ``rewriting``, ``reading``, ``keeping`` and ``logits``."""
+        return self.rewriting(rows) + self.reading(rows) + self.keeping(rows) + self.logits(rows)
 
     def rewriting(self, rows: Sequence[RowLength]) -> int:
         """The group once more.
@@ -115,9 +117,23 @@ class Projection:
         chunk = its.fixed + its.per_token * tokens + its.per_score * tokens * longest
         return int(CHUNK_MARGIN * chunk) + sum(self._swollen(ring, rows, tokens) for ring in self.rings)
 
+    def keeping(self, rows: Sequence[RowLength]) -> int:
+        """One snapshot of each row's prompt, a granule and the last chunk in its rings included; 0 without.
+
+        It is taken behind a chunk, and the store makes room for it while the next is read, in which the
+        chunk's rows may be held twice already. (The snapshot of a row that ends takes the row's own room.)
+        """
+        return sum(map(self._snapshot, rows)) if self.keeps else 0
+
     def logits(self, rows: Sequence[RowLength]) -> int:
         """Rows x vocabulary x 4 bytes x LOGITS_ARRAYS."""
         return len(rows) * self.vocabulary * 4 * LOGITS_ARRAYS
+
+    def _snapshot(self, row: RowLength) -> int:
+        columns = _rounded(row.prompt) + GRANULE
+        last = self.chunk + SURPLUS
+        rings = sum(ring.per_token * min(columns, ring.window + last) for ring in self.rings)
+        return self.fixed + self.per_token * columns + rings
 
     def _columns(self, rows: Sequence[RowLength]) -> int:
         room = min(_rounded(max(row.limit for row in rows)), self.most_room)

@@ -27,7 +27,7 @@ from motet.channels.request import Sampling, Work
 from motet.engine.projection import Activations, Projection
 
 # A row of the tests below is 30 tokens: 512 columns, twice while rewritten: 1,024 bytes.
-A_TOKEN = Projection(0, 1, (), 0, 16, Activations(), 0)
+A_TOKEN = Projection(0, 1, (), 0, 16, Activations(), 0, keeps=False)
 ROW = 1024
 AMPLE = Budget(1 << 40, 0, A_TOKEN)
 

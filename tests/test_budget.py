@@ -41,10 +41,10 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def budget_of(*rows: RowLength) -> int:
+def budget_of(*rows: RowLength, keeps: bool = False) -> int:
     """What these rows need together, and a hundredth: measured again, a chunk costs not quite the same."""
     model = families.loader("wide")()[0]
-    return int(1.01 * measuring.measure(model, batched=True, chunk=CHUNK).needed(rows))
+    return int(1.01 * measuring.measure(model, batched=True, chunk=CHUNK, keeps=keeps).needed(rows))
 
 
 @attrs.define
@@ -126,11 +126,11 @@ async def sixteen(engine: motet.Engine, length: RowLength) -> None:
 @pytest.mark.parametrize("cache", [0, PLENTY], ids=["rows alone", "with a prompt cache"])
 async def test_sixteen_requests_stay_within_the_bytes_of_four(cache: int) -> None:
     length = RowLength(300, 120)
-    budget = budget_of(*[length] * 4)
+    budget = budget_of(*[length] * 4, keeps=cache > 0)
     async with metered(batch=16, kv_budget=budget, prompt_cache_bytes=cache) as (engine, meter):
         await sixteen(engine, length)
         assert meter.peak <= budget + HEADROOM and meter.most_active <= budget + HEADROOM
-        assert meter.peak >= budget / 2  # the budget is used
+        assert meter.peak >= budget / 3  # the budget is used
         assert meter.most_rows <= 4
 
 
@@ -145,7 +145,7 @@ async def test_without_the_budget_they_do_not() -> None:
 
 async def test_a_short_row_beside_a_long_one_counts_as_long_and_the_long_ones_memory_goes_with_it() -> None:
     long, short = RowLength(3900, 100), RowLength(50, 600)
-    budget = budget_of(long, short)
+    budget = budget_of(long, short, keeps=True)
     # With so much patience a chunk is as large as it can be, and the short row gets few steps meanwhile.
     options = {"max_decode_stall": 30.0, "kv_budget": budget, "prompt_cache_bytes": PLENTY}
     async with metered(batch=8, **options) as (engine, meter):
@@ -153,7 +153,7 @@ async def test_a_short_row_beside_a_long_one_counts_as_long_and_the_long_ones_me
         async with engine.generate(prompts[1], max_tokens=short.limit) as second:
             async with engine.generate(prompts[0], max_tokens=long.limit) as first:
                 assert isinstance([event async for event in first][-1], motet.Finished)
-            assert meter.most_rows == 2 and budget / 2 <= meter.peak <= budget + HEADROOM
+            assert meter.most_rows == 2 and budget / 3 <= meter.peak <= budget + HEADROOM
             await meter.forwards(2)  # the long row's memory goes with the first
             meter.most_active = 0
             assert isinstance([event async for event in second][-1], motet.Finished)
@@ -164,7 +164,7 @@ async def test_a_short_row_beside_a_long_one_counts_as_long_and_the_long_ones_me
 
 async def test_a_row_that_cannot_fit_alone_is_refused_with_the_numbers() -> None:
     length = RowLength(300, 120)
-    budget = budget_of(length)
+    budget = budget_of(length, keeps=True)
     async with metered(batch=4, kv_budget=budget) as (engine, _):
         assert await generate(engine, 1, length)
         with pytest.raises(motet.InvalidRequest) as refused:

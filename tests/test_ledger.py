@@ -144,6 +144,7 @@ def projection(**changes: Any) -> Projection:
         "chunk": 100,
         "activations": Activations(),
         "vocabulary": 0,
+        "keeps": False,
     }
     return Projection(**(plain | changes))
 
@@ -171,6 +172,15 @@ def test_what_comes_on_top_is_the_group_once_more_a_chunk_and_the_logits() -> No
     assert its.reading(rows) == 1.25 * (8 + 4 * 132 + 2 * 132 * 1024)
     assert its.logits(rows) == 3 * 10 * 4 * LOGITS_ARRAYS
     assert its.needed(rows) == its.group(rows) + its.rewriting(rows) + its.reading(rows) + its.logits(rows)
+
+
+def test_a_snapshot_of_each_prompt_is_counted_if_any_are_taken() -> None:
+    rows = [RowLength(300, 50), RowLength(4000, 96)]
+    columns = (512 + 256) + (4096 + 256)
+    assert projection(per_token=2, keeps=True).keeping(rows) == 2 * columns
+    assert projection(fixed=7, keeps=True).keeping(rows) == 2 * 7
+    assert projection(rings=(Ring(1000, 3),), keeps=True).keeping(rows) == 3 * (768 + 1132)
+    assert projection(per_token=2, fixed=7, rings=(Ring(1000, 3),)).keeping(rows) == 0
 
 
 def test_a_ring_holds_the_last_chunk_too_while_a_prompt_is_read() -> None:
