@@ -22,6 +22,7 @@ from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Sampling, Work
 from motet.engine.model import ModelFacts
+from motet.engine.projection import Projection, RowLength
 from motet.engine.selftest import SelfTest
 from motet.engine.text import TextStream
 
@@ -78,6 +79,10 @@ class EngineInfo:
     """Rows at once, as configured."""
     places: int
     """Rows at once, as this model allows."""
+    kv_budget: int
+    """Bytes for the rows and the prompt cache."""
+    projection: Projection
+    """What rows cost."""
 
 
 @attrs.frozen
@@ -138,6 +143,8 @@ class Engine:
                 "pending_rows": gauges.admission.pending_rows,
                 "submitted_rows": gauges.admission.submitted_rows,
                 "kv_bytes": gauges.device.kv_bytes,
+                "kv_projected_bytes": gauges.admission.kv_projected_bytes,
+                "kv_budget_bytes": info.kv_budget,
             },
             "prompt_cache": attrs.asdict(gauges.store),
             "device": {
@@ -155,6 +162,7 @@ class Engine:
             },
             "model": attrs.asdict(info.facts),
             "selftest": attrs.asdict(info.selftest),
+            "projection": attrs.asdict(info.projection),
         }
 
     @contextlib.asynccontextmanager
@@ -173,17 +181,16 @@ class Engine:
     async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator["Stream"]:
         """As ``generate`` for several rows at once: their events carry the row's index."""
         prompts = [await self._tokens(request) for request in requests]
+        works = [self._work(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
         with contextlib.ExitStack() as leaving:
             to_caller, events = trio.open_memory_channel[caller.ToCaller](float("inf"))
             leaving.enter_context(events)
             rows = Rows()
             leaving.callback(rows.withdraw_all)
             with to_caller:
-                for index, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
-                    work = self._work(request, prompt)
-                    text = partial(
-                        TextStream, self.tokenizer, request.stop, _continued(request, prompt.tokens)
-                    )
+                for index, (request, work) in enumerate(zip(requests, works, strict=True)):
+                    continued = _continued(request, work.prompt)
+                    text = partial(TextStream, self.tokenizer, request.stop, continued)
                     rows.opened(index, self._open(work, index, text, to_caller.clone()))
             stream = Stream(events, len(requests), rows, lambda: self.death)
             await stream.accepted()
@@ -233,9 +240,21 @@ class Engine:
         limit = self.max_tokens if request.max_tokens is None else request.max_tokens
         if self.info.facts.context is not None:
             limit = min(limit, self.info.facts.context - len(prompt))
+        self._refuse_too_large(RowLength(len(prompt), limit))
         seed = secrets.randbits(63) if request.seed is None else request.seed
         sampling = Sampling(request.temperature, request.top_p, request.top_k, request.min_p, seed)
         return Work(next(self._numbers), prompt, limit, sampling, self._stop_tokens, read.boundaries)
+
+    def _refuse_too_large(self, row: RowLength) -> None:
+        """Refuse a row that would not fit the budget with nothing beside it: it would wait for ever."""
+        needed, budget = self.info.projection.needed([row]), self.info.kv_budget
+        if needed > budget:
+            raise InvalidRequest(
+                f"{row.prompt} prompt tokens and {row.limit} to generate may need {needed} bytes; the budget "
+                f"is {budget} bytes. Ask for fewer tokens",
+                "max_tokens",
+                "kv_budget_exceeded",
+            )
 
     async def drain(self, grace: float) -> None:
         """Take no new work; wait for what runs, ``grace`` seconds at most, then end it truthfully."""

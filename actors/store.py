@@ -1,9 +1,12 @@
 """The prompt-cache store: which prefixes the device holds a snapshot of.
 
 Owns: the index of prefixes over snapshot handles, their bytes and ceiling, leases by row.
-Takes: Take and ReleaseLease from prefill, Put from prefill and decode, Loaded from the persister.
-Sends: Lease to prefill; Load to the persister; Forget, and at the end Shutdown, to the device.
-Waited for by: nobody (prefill goes on with other rows while a Lease is on its way).
+Takes: Take and ReleaseLease from prefill, Put from prefill and decode, Trim from admission, Loaded from the
+persister.
+Sends: Lease to prefill; Trimmed to admission; Load to the persister; Forget, and at the end Shutdown, to the
+device.
+Waited for by: nobody (prefill goes on with other rows while a Lease is on its way; admission hears messages
+while a Trim is, though it admits nobody who needs the room).
 """
 
 from collections import OrderedDict
@@ -14,11 +17,12 @@ import trio
 
 from motet.actors.prefixes import PrefixIndex
 from motet.channels import persister
+from motet.channels.admission import Trimmed
 from motet.channels.device import Forget, Shutdown, Snapshot, StoreCommand
 from motet.channels.gauges import StoreGauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.prefill import Lease
-from motet.channels.store import Closing, Loaded, Put, ReleaseLease, Take, ToStore
+from motet.channels.store import Closing, Loaded, Put, ReleaseLease, Take, ToStore, Trim
 
 WRITERS = 2  # prefill and decode: each says Closing
 
@@ -28,11 +32,12 @@ async def store(
     to_prefill: Outlet[Lease],
     to_persister: Outlet[persister.ToPersister],
     to_device: Outlet[StoreCommand],
+    to_admission: Outlet[Trimmed],
     ceiling: int,
     gauges: StoreGauges,
 ) -> None:
-    """Run until both writers have left. ``ceiling`` is in bytes; 0 keeps nothing."""
-    state = Store(to_prefill, to_persister, to_device, ceiling, gauges)
+    """Run until both writers have left. ``ceiling`` is in bytes, until a Trim says another; 0 is none."""
+    state = Store(to_prefill, to_persister, to_device, to_admission, ceiling, gauges)
     with inbox:
         while state.writers:
             state.hear(await inbox.receive())
@@ -56,6 +61,7 @@ class Store:
         to_prefill: Outlet[Lease],
         to_persister: Outlet[persister.ToPersister],
         to_device: Outlet[StoreCommand],
+        to_admission: Outlet[Trimmed],
         ceiling: int,
         gauges: StoreGauges,
     ) -> None:
@@ -63,12 +69,14 @@ class Store:
         self._to_prefill = to_prefill
         self._to_persister = to_persister
         self._to_device = to_device
+        self._to_admission = to_admission
         self._ceiling = ceiling
         self._gauges = gauges
         self._index: PrefixIndex[int] = PrefixIndex()
         self._entries: OrderedDict[int, Entry] = OrderedDict()  # by handle, least recently used first
         self._asked: dict[int, Take] = {}  # the persister is looking
         self._leases: dict[int, int] = {}  # row -> handle
+        self._trimming = False  # a Trim is not answered yet
 
     def hear(self, message: ToStore) -> None:
         """Take one message and act on it."""
@@ -80,14 +88,24 @@ class Store:
             case ReleaseLease(row):
                 self._asked.pop(row, None)
                 self._leases.pop(row, None)
+                self._trim()
             case Put(tokens, snapshot):
                 self._put(Entry(tokens[: snapshot.length], snapshot))
+            case Trim(allowed):
+                self._ceiling, self._trimming = allowed, True
+                self._trim()
             case Closing():
                 self.writers -= 1
             case _:
                 assert_never(message)
         self._gauges.entries = len(self._entries)
-        self._gauges.bytes = sum(entry.snapshot.nbytes for entry in self._entries.values())
+        self._gauges.bytes = self._bytes()
+        if self._trimming and self._bytes() <= self._ceiling:
+            self._trimming = False
+            post(self._to_admission, Trimmed())
+
+    def _bytes(self) -> int:
+        return sum(entry.snapshot.nbytes for entry in self._entries.values())
 
     def _take(self, take: Take) -> None:
         handle, length = self._longest(take)
@@ -129,7 +147,7 @@ class Store:
         self._trim()
 
     def _trim(self) -> None:
-        total = sum(entry.snapshot.nbytes for entry in self._entries.values())
+        total = self._bytes()
         leased = set(self._leases.values())
         doomed = []
         for handle, entry in self._entries.items():

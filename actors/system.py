@@ -9,6 +9,7 @@ Each mailbox has the capacity that its senders' credits add up to; the argument 
 """
 
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -17,9 +18,10 @@ import attrs
 import structlog
 import trio
 
+from motet.actors import admission as admitting
 from motet.actors import decode as decoding
 from motet.actors import prefill as prefilling
-from motet.actors.admission import Limits, admission
+from motet.actors.admission import Budget, Limits, admission
 from motet.actors.decode import GRANT, decode
 from motet.actors.device import DeviceLoop, DevicePort, FromThread, Log, Watch, device
 from motet.actors.engine import DEFAULT_MAX_TOKENS, Ends, Engine, EngineDied, EngineInfo
@@ -35,8 +37,9 @@ from motet.channels.mailbox import Outlet, post
 from motet.channels.persister import ToPersister
 from motet.channels.prefill import ToPrefill
 from motet.channels.store import ToStore
-from motet.engine import selftest
+from motet.engine import measuring, selftest
 from motet.engine.group import Observe
+from motet.engine.memory import automatic_budget
 from motet.engine.model import Model
 
 log = structlog.get_logger()
@@ -56,8 +59,12 @@ class Settings:
     """Seconds that reading a prompt may hold up running rows, between two of their steps."""
     prompt_cache_bytes: int = 1 << 30
     """Ceiling of the prompt cache in memory; 0 for none."""
+    kv_budget: int | None = None
+    """Bytes for rows and prompt cache together; None for what the device has left."""
     queue_limit: int = 256
     """Requests that wait at most."""
+    queue_timeout: float | None = None
+    """Seconds that a request waits at most; None or 0 for as long as it takes."""
     max_tokens: int = DEFAULT_MAX_TOKENS
     """Tokens to generate when a request does not say."""
     device_timeout: float = 300.0
@@ -161,11 +168,11 @@ class Mailboxes:
         self.seats = seats = 4 * settings.batch
         open_requests = seats + settings.queue_limit
         self.to_admission, self.admission = trio.open_memory_channel[ToAdmission](
-            2 * open_requests + 2 * seats + 2
+            2 * open_requests + 2 * seats + 3
         )
         self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](6 * seats + 3)
         self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 2)
-        self.to_store, self.store = trio.open_memory_channel[ToStore](6 * seats + 2)
+        self.to_store, self.store = trio.open_memory_channel[ToStore](6 * seats + 3)
         self.to_persister, self.persister = trio.open_memory_channel[ToPersister](seats + 1)
         self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)
         for _ in range(open_requests):
@@ -193,9 +200,14 @@ async def _start(
         model, tokenizer = load()
         tested = selftest.run(model, settings.batch)
         places = settings.batch if tested.alone is None else 1
+        snapshots = tested.snapshots and settings.prompt_cache_bytes > 0
+        projection = measuring.measure(
+            model, batched=places > 1, chunk=settings.prefill_step_size, keeps=snapshots
+        )
+        budget = _budget(settings, model.facts.weight_bytes)
         executor = Executor(
             model,
-            snapshots=tested.snapshots and settings.prompt_cache_bytes > 0,
+            snapshots=snapshots,
             part_seconds=settings.max_decode_stall / 2,  # a step of the larger group follows the last
             observe=observe,
         )
@@ -208,13 +220,24 @@ async def _start(
             watch,
             log_command=log_command,
         )
-        return loop, Loaded(EngineInfo(model.facts, tested, settings.batch, places), tokenizer)
+        info = EngineInfo(model.facts, tested, settings.batch, places, budget, projection)
+        return loop, Loaded(info, tokenizer)
 
     loaded: Loaded = await nursery.start(
         partial(device, build, port, watch, timeout=settings.device_timeout), name="device"
     )
     _log_loaded(loaded.info)
     return start_actors(nursery, settings, boxes, port, loaded, gauges)
+
+
+def _budget(settings: Settings, weight_bytes: int) -> int:
+    """The bytes that rows and prompt cache may take; asked on the device thread."""
+    if settings.kv_budget is not None:
+        return settings.kv_budget
+    automatic = automatic_budget(weight_bytes)
+    if automatic.floored:
+        log.warning("little memory is left beside the weights", **attrs.asdict(automatic))
+    return automatic.budget
 
 
 def _log_loaded(info: EngineInfo) -> None:
@@ -224,6 +247,7 @@ def _log_loaded(info: EngineInfo) -> None:
         weight_bytes=info.facts.weight_bytes,
         dtype=info.facts.dtype,
         step_ms=round(1000 * info.selftest.step_seconds, 2),
+        kv_budget_bytes=info.kv_budget,
     )
     if info.places < info.batch:
         log.warning("rows are served one at a time", reason=info.selftest.alone)
@@ -243,13 +267,14 @@ def start_actors(
 ) -> Engine:
     """Start every actor but the device, which listens behind ``port``; return the callers' side."""
     info = loaded.info
+    budget = Budget(info.kv_budget, settings.prompt_cache_bytes, info.projection)
     start = nursery.start_soon
     start(
         admission,
         boxes.admission,
-        boxes.to_prefill,
-        boxes.to_tickets,
-        Limits(places=info.places, seats=boxes.seats, waiting=settings.queue_limit),
+        admitting.Outlets(boxes.to_prefill, boxes.to_store, boxes.to_tickets),
+        Limits(info.places, boxes.seats, settings.queue_limit, settings.queue_timeout or math.inf),
+        budget,
         gauges.admission,
         name="admission",
     )
@@ -285,7 +310,8 @@ def start_actors(
         boxes.to_prefill,
         boxes.to_persister,
         port,
-        settings.prompt_cache_bytes,
+        boxes.to_admission,
+        budget.cache_at_first,
         gauges.store,
         name="store",
     )

@@ -1,7 +1,7 @@
 """To the admission queue.
 
 Credits: callers hold a ticket for each Submit and its one Withdraw; decode and prefill send one
-Released and decode one Departed a seat.
+Released and decode one Departed a seat; the store answers the one Trim that is out.
 """
 
 import attrs
@@ -41,6 +41,11 @@ class Departed:
 
 
 @attrs.frozen
+class Trimmed:
+    """The store holds no more than the last Trim allowed, and will not."""
+
+
+@attrs.frozen
 class Drain:
     """Take no new work; leave when the last row has departed."""
 
@@ -50,4 +55,4 @@ class Cutoff:
     """The grace of a drain is over: end what is left, truthfully."""
 
 
-ToAdmission = Submit | Withdraw | Released | Departed | Drain | Cutoff
+ToAdmission = Submit | Withdraw | Released | Departed | Trimmed | Drain | Cutoff

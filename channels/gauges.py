@@ -10,6 +10,8 @@ class AdmissionGauges:
     pending_rows: int = 0
     live_rows: int = 0
     submitted_rows: int = 0
+    kv_projected_bytes: int = 0
+    """What the live rows may need at most."""
 
 
 @attrs.define

@@ -1,6 +1,7 @@
-"""To the prompt-cache store: from prefill and decode, from the persister.
+"""To the prompt-cache store: from admission, prefill and decode, from the persister.
 
-Credits: Take and ReleaseLease once a seat; Put once a seat from each of prefill and decode.
+Credits: Take and ReleaseLease once a seat; Put once a seat from each of prefill and decode; one Trim, which
+is answered before the next.
 """
 
 import attrs
@@ -45,8 +46,18 @@ class Loaded:
 
 
 @attrs.frozen
+class Trim:
+    """Hold no more than ``allowed`` bytes from now on. Answered by Trimmed, as soon as that is so.
+
+    What is leased is not evicted: the answer waits for its release.
+    """
+
+    allowed: int
+
+
+@attrs.frozen
 class Closing:
     """One of the two writers has left; when both have, flush and leave."""
 
 
-ToStore = Take | ReleaseLease | Put | Loaded | Closing
+ToStore = Take | ReleaseLease | Put | Loaded | Trim | Closing

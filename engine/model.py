@@ -21,6 +21,8 @@ class ModelFacts:
     """Most tokens of a row, prompt and completion together; None if the model names no limit."""
     weight_bytes: int
     dtype: str
+    heads: int = 0
+    """Attention heads; 0 if the configuration does not say."""
 
 
 class Model:
@@ -54,12 +56,14 @@ def _facts(module: Module, config: dict[str, Any], name: str) -> ModelFacts:
     arrays = [array for _, array in leaves]
     floating = [a.dtype for a in arrays if mx.issubdtype(a.dtype, mx.floating)]
     context = text.get("max_position_embeddings")
+    heads = text.get("num_attention_heads")
     return ModelFacts(
         name=name,
         vocabulary=int(text.get("vocab_size") or config["vocab_size"]),
         context=int(context) if context else None,
         weight_bytes=sum(array.nbytes for array in arrays),
         dtype=str(floating[0]).rpartition(".")[2] if floating else "unknown",
+        heads=heads if isinstance(heads, int) else 0,
     )
 
 

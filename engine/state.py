@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models.cache import CacheList, can_trim_prompt_cache
+from mlx_lm.models.cache import CacheList, KVCache, can_trim_prompt_cache
 
 
 def trimmable(caches: list[Any]) -> bool:
@@ -50,6 +50,9 @@ def _cut(cache: Any, surplus: int) -> None:
             _cut(child, surplus)
     elif cache.trim(surplus) != surplus:
         raise ValueError(f"a {type(cache).__name__} cannot be cut by {surplus} tokens")
+    elif isinstance(cache, KVCache) and not cache.empty():
+        # Else the first write would copy what was cut off, too: a short row as large as a long snapshot.
+        cache.keys, cache.values = cache.keys_and_values()
 
 
 def _fresh_handles(state: Any) -> Any:

@@ -60,7 +60,7 @@ def as_http_error(error: Exception) -> HTTPError:
 
 def row_error(code: str, message: str) -> HTTPError:
     """The answer for a row that failed before anything of it was sent."""
-    status = 503 if code in {"server_draining", "server_shutdown"} else 500
+    status = 503 if code in {"server_draining", "server_shutdown", "queue_timeout"} else 500
     return HTTPError(status, message, kind="server_error", code=code)
 
 

@@ -1,7 +1,8 @@
 """A scripted device: speaks the device's protocol in virtual time, with no model behind it.
 
 It holds every actor to the protocol: a command about a row or a snapshot that it does not have, a second
-chunk while one is outstanding, a snapshot freed while it is leased, all raise ProtocolError.
+chunk while one is outstanding, a snapshot freed while it is leased, rows and snapshots beyond the budget, all
+raise ProtocolError.
 """
 
 import contextlib
@@ -39,12 +40,15 @@ from motet.channels.device import (
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import post
 from motet.channels.request import Work
+from motet.engine.joining import MOST_ROOM
 from motet.engine.model import ModelFacts
+from motet.engine.projection import Activations, Projection, RowLength
 from motet.engine.selftest import SelfTest
 
 CHUNK_TIME = 0.05
 STEP_TIME = 0.02
 BYTES_A_TOKEN = 10
+UNBOUNDED = 1 << 40
 
 
 class ProtocolError(AssertionError):
@@ -91,7 +95,8 @@ class Faults:
 class ScriptedDevice:
     """The device's part, played by a Trio task."""
 
-    def __init__(self, boxes: Mailboxes, gauges: Gauges) -> None:
+    def __init__(self, boxes: Mailboxes, gauges: Gauges, projection: Projection, budget: int) -> None:
+        self._projection, self._budget = projection, budget
         self._boxes = boxes
         self._gauges = gauges.device
         self._commands: deque[Command] = deque()
@@ -130,9 +135,18 @@ class ScriptedDevice:
             else:
                 self._news = trio.Event()
                 await self._news.wait()
-            self._gauges.kv_bytes = BYTES_A_TOKEN * sum(
-                row.held for row in [*self.preparing.values(), *self.group.values()]
-            )
+            self._gauges.kv_bytes = BYTES_A_TOKEN * sum(row.held for row in self._rows())
+            self._check_budget()
+
+    def _rows(self) -> list[ScriptedRow]:
+        return [*self.preparing.values(), *self.group.values()]
+
+    def _check_budget(self) -> None:
+        """What its rows may still need, and what it keeps: never more than the budget."""
+        lengths = [RowLength(len(row.work.prompt), row.work.limit) for row in self._rows()]
+        kept = sum(snapshot.nbytes for snapshot in self.snapshots.values())
+        if self._projection.needed(lengths) + kept > self._budget:
+            raise ProtocolError(f"more than the budget of {self._budget} bytes")
 
     async def _execute(self, command: Command) -> None:
         match command:
@@ -238,7 +252,20 @@ def scripted_info(settings: Settings) -> EngineInfo:
     """What a load-time self-test might have found."""
     facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
     tested = SelfTest(None, None, None, True, True, step_seconds=STEP_TIME, token_seconds=0.001)
-    return EngineInfo(facts, tested, settings.batch, settings.batch)
+    projection, budget = scripted_projection(settings), scripted_budget(settings)
+    return EngineInfo(facts, tested, settings.batch, settings.batch, budget, projection)
+
+
+def scripted_projection(settings: Settings) -> Projection:
+    """What a row costs that keeps BYTES_A_TOKEN for each token, and nothing else."""
+    most_room = MOST_ROOM if settings.batch > 1 else 0
+    keeps = settings.prompt_cache_bytes > 0
+    return Projection(0, BYTES_A_TOKEN, (), most_room, settings.prefill_step_size, Activations(), 0, keeps)
+
+
+def scripted_budget(settings: Settings) -> int:
+    """As configured; else as good as unbounded."""
+    return UNBOUNDED if settings.kv_budget is None else settings.kv_budget
 
 
 @attrs.define
@@ -256,7 +283,7 @@ async def scripted_system(**options: object) -> AsyncIterator[ScriptedSystem]:
     """The block may drain the engine; on leaving, what still runs is cancelled."""
     settings = Settings(**options)  # type: ignore[arg-type]
     boxes, gauges = Mailboxes(settings), Gauges()
-    device = ScriptedDevice(boxes, gauges)
+    device = ScriptedDevice(boxes, gauges, scripted_projection(settings), scripted_budget(settings))
     loaded = Loaded(scripted_info(settings), families.tokenizer())
 
     async def run(task_status: trio.TaskStatus[ScriptedSystem]) -> None:

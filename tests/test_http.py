@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.lowlevel
 
+import families
 from served import Server, Told, chat, send, served, streamed, wait_empty
 
 CANARY = chat("sing while they try", max_tokens=1500)
@@ -190,6 +191,32 @@ async def test_past_the_queue_limit_it_is_429_with_retry_after() -> None:
         await waiting.aclose()
         await running.aclose()
         await wait_empty(server)
+
+
+async def test_past_the_queue_timeout_it_is_503_with_retry_after_or_an_error_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        families.tokenizer(), "eos_token_ids", set()
+    )  # the running row does not end by chance
+    async with served(batch=1, queue_timeout=0.2) as server, server.client() as client:
+        running = await send(server.port, CHAT, chat("x", max_tokens=3000, stream=True))
+        await running.receive_some(100)
+        refused = await client.post(CHAT, json=chat("y", max_tokens=5))
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert refused.json()["error"]["code"] == "queue_timeout"
+        told = await streamed(client, CHAT, chat("y", max_tokens=5))
+        assert told.error is not None and told.error["code"] == "queue_timeout" and told.done
+        await trio.aclose_forcefully(running)
+        await wait_empty(server)
+
+
+async def test_a_row_beyond_the_budget_is_400_with_the_field_at_fault() -> None:
+    async with served(kv_budget=1000) as server, server.client() as client:
+        refused = await client.post(CHAT, json=chat("x", max_tokens=5, stream=True))
+        error = refused.json()["error"]
+    assert refused.status_code == 400
+    assert (error["code"], error["param"]) == ("kv_budget_exceeded", "max_tokens")
 
 
 async def test_256_connections_at_once_are_all_answered() -> None:

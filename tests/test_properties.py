@@ -1,8 +1,9 @@
 """The actors under random submits, withdrawals, slow readers, faults and drains.
 
 Rules collect a plan; the plan runs in virtual time on a scripted device. Whatever the plan: each caller that
-stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, nothing is
-left on the device but what the store holds, and every task ends.
+stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, the device
+never holds more than the budget (scripted.py), nothing is left on it but what the store holds, and every
+task ends.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,8 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import families
 import motet
 from motet.actors.engine import EngineDied
+from motet.actors.system import Settings
 from motet.channels.request import Sampling, Work
-from scripted import ScriptedSystem, scripted_system, token_of
+from motet.engine.projection import RowLength
+from scripted import ScriptedSystem, scripted_projection, scripted_system, token_of
+
+LONGEST, SHORT = RowLength(400, 30), RowLength(100, 30)
+COSTS = scripted_projection(Settings())
+BUDGETS = [COSTS.needed([SHORT]), COSTS.needed([LONGEST]), COSTS.needed([SHORT] * 3) + 4_000]
+"""Some rows do not fit at all; one fits at a time, of any length; a few, and a little beside them."""
 
 Action = Callable[["Run"], Awaitable[None]]
 
@@ -45,6 +53,8 @@ class Caller:
                         self.events.append(event)
                         await trio.sleep(self.read_every)
             except motet.NotTaken as error:
+                self.refused = error.code
+            except motet.InvalidRequest as error:
                 self.refused = error.code
             except EngineDied:
                 self.refused = "died"
@@ -73,7 +83,7 @@ def check(run: Run) -> None:
             said = "".join(e.text for e in caller.events if isinstance(e, motet.Text))
             assert said == script_of(caller)
         else:
-            assert run.faults or terminal[0].code in {"server_draining", "server_shutdown"}
+            assert run.faults or terminal[0].code in {"server_draining", "server_shutdown", "queue_timeout"}
 
 
 def script_of(caller: Caller) -> str:
@@ -88,6 +98,7 @@ def check_empty(system: ScriptedSystem) -> None:
     assert device.ended and not device.preparing and not device.group
     assert len(device.snapshots) == gauges.store.entries
     assert gauges.admission.live_rows == gauges.admission.pending_rows == 0
+    assert gauges.admission.kv_projected_bytes == 0
     assert gauges.prefill.preparing_rows == gauges.decode.active_rows == 0
     assert not system.nursery.child_tasks
     assert system.boxes.tickets.statistics().current_buffer_used == (
@@ -101,13 +112,25 @@ class Plan(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.actions: list[Action] = []
-        self.options: dict[str, int] = {}
+        self.options: dict[str, float | None] = {}
 
     @initialize(
-        batch=st.integers(1, 4), queue_limit=st.integers(1, 6), cache=st.sampled_from([0, 3_000, 1 << 20])
+        batch=st.integers(1, 4),
+        queue_limit=st.integers(1, 6),
+        cache=st.sampled_from([0, 3_000, 1 << 20]),
+        budget=st.sampled_from([None, *BUDGETS]),
+        patience=st.sampled_from([None, None, 0.3]),
     )
-    def shape(self, batch: int, queue_limit: int, cache: int) -> None:
-        self.options = {"batch": batch, "queue_limit": queue_limit, "prompt_cache_bytes": cache}
+    def shape(
+        self, batch: int, queue_limit: int, cache: int, budget: int | None, patience: float | None
+    ) -> None:
+        self.options = {
+            "batch": batch,
+            "queue_limit": queue_limit,
+            "prompt_cache_bytes": cache,
+            "kv_budget": budget,
+            "queue_timeout": patience,
+        }
 
     @rule(
         length=st.integers(1, 400),

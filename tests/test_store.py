@@ -11,10 +11,11 @@ from trio.testing import wait_all_tasks_blocked
 from motet.actors.prefixes import PrefixIndex
 from motet.actors.store import Store, store
 from motet.channels import persister
+from motet.channels.admission import Trimmed
 from motet.channels.device import Forget, Shutdown, Snapshot
 from motet.channels.gauges import StoreGauges
 from motet.channels.prefill import Lease
-from motet.channels.store import Closing, Loaded, Put, ReleaseLease, Take, ToStore
+from motet.channels.store import Closing, Loaded, Put, ReleaseLease, Take, ToStore, Trim
 
 Tokens = tuple[int, ...]
 
@@ -30,9 +31,10 @@ class Shelf:
     """A store, and what its peers have heard."""
 
     def __init__(self, ceiling: int = 1000) -> None:
-        self.prefill, self.persister, self.device = Heard(), Heard(), Heard()
+        self.prefill, self.persister, self.device, self.admission = Heard(), Heard(), Heard(), Heard()
         self.gauges = StoreGauges()
-        self.store = Store(self.prefill, self.persister, self.device, ceiling, self.gauges)
+        peers = self.prefill, self.persister, self.device, self.admission
+        self.store = Store(*peers, ceiling, self.gauges)
 
     def hear(self, *messages: ToStore) -> None:
         for message in messages:
@@ -209,12 +211,57 @@ def test_a_longer_entry_that_can_be_cut_replaces_its_prefixes_unless_leased() ->
     assert shelf.taken((1, 2, 3, 4, 5, 6)) == (4, 5)
 
 
+# --- asked to make room -----------------------------------------------------------------------
+
+
+def test_asked_to_make_room_the_store_evicts_the_least_recently_used_and_answers() -> None:
+    shelf = Shelf(ceiling=100)
+    for handle in (1, 2, 3):
+        shelf.put(handle, (handle, handle), 30)
+    shelf.hear(Trim(60))
+    assert shelf.forgotten == [1] and shelf.admission == [Trimmed()]
+    shelf.put(4, (4, 4), 30)  # the new ceiling holds from then on
+    assert shelf.forgotten == [1, 2] and shelf.gauges.bytes == 60
+    shelf.hear(Trim(0))
+    assert sorted(shelf.forgotten) == [1, 2, 3, 4] and shelf.admission == [Trimmed(), Trimmed()]
+
+
+def test_allowed_more_the_store_answers_at_once_and_keeps_more() -> None:
+    shelf = Shelf(ceiling=0)
+    shelf.hear(Trim(50))
+    assert shelf.admission == [Trimmed()] and shelf.device == []
+    shelf.put(1, (1, 1), 50)
+    assert shelf.gauges.bytes == 50 and shelf.admission == [Trimmed()]
+
+
+def test_what_is_leased_is_not_evicted_and_the_answer_waits_for_its_release() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 1), 40)
+    shelf.put(2, (2, 2), 40)
+    shelf.hear(Take(7, (1, 1, 1)), Take(8, (1, 1, 1)), Trim(30))
+    assert shelf.forgotten == [2] and shelf.admission == []
+    shelf.hear(ReleaseLease(7))
+    assert shelf.forgotten == [2] and shelf.admission == []
+    shelf.hear(ReleaseLease(8))
+    assert shelf.forgotten == [2, 1] and shelf.admission == [Trimmed()]
+
+
+def test_while_a_lease_keeps_it_above_the_store_keeps_nothing_new() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 1), 40)
+    shelf.hear(Take(7, (1, 1, 1)), Trim(39))
+    shelf.put(2, (2, 2), 10)
+    assert shelf.forgotten == [2] and shelf.admission == []
+    shelf.hear(ReleaseLease(7))
+    assert shelf.admission == [Trimmed()] and shelf.gauges.bytes == 0
+
+
 async def test_when_both_writers_have_left_the_device_is_shut_down_and_the_persister_told() -> None:
     to_persister, to_device, over = Heard(), Heard(), trio.Event()
     say, inbox = trio.open_memory_channel[ToStore](10)
 
     async def act() -> None:
-        await store(inbox, Heard(), to_persister, to_device, 100, StoreGauges())
+        await store(inbox, Heard(), to_persister, to_device, Heard(), 100, StoreGauges())
         over.set()
 
     with trio.fail_after(10):

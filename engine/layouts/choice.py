@@ -1,6 +1,6 @@
 """Which layout a cache has, by what it is, never by a model's name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlx_lm.models.cache import (
@@ -67,10 +67,11 @@ def leaves(caches: Sequence[Any]) -> list[Any]:
 def regrouped(caches: Sequence[Any], flat: Sequence[Any]) -> list[Any]:
     """Leaves put together as ``caches`` are."""
     rest = iter(flat)
+    return [_like(cache, rest) for cache in caches]
 
-    def like(cache: Any) -> Any:
-        if isinstance(cache, CacheList):
-            return CacheList(*(like(child) for child in cache.caches))
-        return next(rest)
 
-    return [like(cache) for cache in caches]
+# Not a closure: one that calls itself is a cycle, which would hold the caches until it is collected.
+def _like(cache: Any, rest: Iterator[Any]) -> Any:
+    if isinstance(cache, CacheList):
+        return CacheList(*(_like(child, rest) for child in cache.caches))
+    return next(rest)

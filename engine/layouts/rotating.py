@@ -46,7 +46,9 @@ class Rotating:
         return kept
 
     def cost(self, lone: RotatingKVCache) -> Cost:
-        """By token, up to the window."""
+        """By token, up to the window; nothing for a cache that its layer does not fill."""
+        if lone.empty():
+            return Cost()
         return Cost(per_token=lone.nbytes // lone.keys.shape[2], window=lone.max_size)
 
 

@@ -95,11 +95,25 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="ceiling of the prompt cache in memory, as 500MB or 2GiB; 0 for none",
     )
     add(
+        "--kv-budget",
+        type=_budget,
+        default="auto",
+        metavar="BYTES|auto",
+        help="bytes for all rows and the prompt cache together; auto for what the device has left",
+    )
+    add(
         "--queue-limit",
         type=_positive,
         default=default.queue_limit,
         metavar="N",
         help="requests that wait at most; past it they are told 429",
+    )
+    add(
+        "--queue-timeout",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds that a request waits at most before it is told 503; 0 for as long as it takes",
     )
     add(
         "--drain-timeout",
@@ -145,6 +159,11 @@ def _bytes(text: str) -> int:
     return int(float(number) * base ** _UNITS[unit])
 
 
+def _budget(text: str) -> int | None:
+    """A count of bytes, or None for 'auto'."""
+    return None if text.strip().lower() == "auto" else _bytes(text)
+
+
 def _serve(options: argparse.Namespace) -> int:
     # Imported late, so that --help does not wait for MLX.
     from motet import EngineDied
@@ -162,7 +181,9 @@ def _serve(options: argparse.Namespace) -> int:
         prefill_step_size=options.prefill_step_size,
         max_decode_stall=options.max_decode_stall / 1000,
         prompt_cache_bytes=options.prompt_cache_bytes,
+        kv_budget=options.kv_budget,
         queue_limit=options.queue_limit,
+        queue_timeout=options.queue_timeout or None,
         max_tokens=options.max_tokens,
         device_timeout=options.device_timeout,
     )

@@ -1,0 +1,43 @@
+"""How much memory the device has for rows and the prompt cache when nobody says."""
+
+import os
+
+import attrs
+import mlx.core as mx
+
+_LEAST_HEADROOM = 1 << 30
+_HEADROOM_SHARE = 0.10
+_CUDA_SHARE = 0.95  # what MLX takes at most there
+_LEAST_SHARE = 0.05
+
+
+@attrs.frozen
+class AutomaticBudget:
+    """``budget`` = ``usable`` - weights - ``headroom``, but at least a twentieth of ``usable``."""
+
+    usable: int
+    headroom: int
+    budget: int
+    floored: bool
+    """Whether that least is what it is: the weights leave less."""
+
+
+def automatic_budget(weight_bytes: int, usable: int | None = None) -> AutomaticBudget:
+    """The budget beside weights of so many bytes.
+
+    The headroom is a tenth, at least 1 GiB: for the process, for what MLX keeps for reuse, for the machine.
+    """
+    usable = usable_bytes() if usable is None else usable
+    headroom = max(_LEAST_HEADROOM, int(_HEADROOM_SHARE * usable))
+    left, least = usable - weight_bytes - headroom, int(_LEAST_SHARE * usable)
+    return AutomaticBudget(usable, headroom, max(left, least), floored=left < least)
+
+
+def usable_bytes() -> int:
+    """What the device reports usable: on a CPU the machine's memory."""
+    if mx.default_device() == mx.Device(mx.cpu):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    info = mx.device_info()
+    if "max_recommended_working_set_size" in info:  # Metal
+        return int(info["max_recommended_working_set_size"])
+    return int(_CUDA_SHARE * int(info["total_memory"]))
