@@ -99,8 +99,12 @@ def _levels(by_length: Sequence[Reader], allowed: int, most: int) -> list[int]:
 
 
 def _down_to(by_length: Sequence[R], level: int) -> list[tuple[R, int]]:
-    """All that are above the level; at the end all, those too that have but their last token left."""
-    return [(reader, reader.left - level) for reader in by_length if reader.left > level or level == 1]
+    """All that are above the level; at the end all, those too that have but their last token left.
+
+    But for a width of one token: mlx-lm's windows take no padding there.
+    """
+    ending = level == 1 and by_length[0].left != 2
+    return [(reader, reader.left - level) for reader in by_length if reader.left > level or ending]
 
 
 def _cost(share: Sequence[tuple[R, int]]) -> int:

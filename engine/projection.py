@@ -105,9 +105,9 @@ class Projection:
     def reading(self, rows: Sequence[RowLength]) -> int:
         """A chunk of T tokens: fixed + T x per token + T x longest x per score, times the margin; and rings.
 
-        T: the largest chunk, or all that the rows can hold, padded, if that is less. While a prompt is read its
-        rings hold the last chunk too: (n + 1) rows of window + T (one is being written), where the group and
-        its rewriting count 2 n windows already.
+        T: the largest chunk, or all that the rows can hold, padded, if that is less. While a prompt is read
+        its rings hold the last chunk too: (n + 1) rows of window + T (one is being written), where the group
+        and its rewriting count 2 n windows already.
         """
         if not rows:
             return 0

@@ -50,6 +50,7 @@ def read_to_the_end(
         counts = [count for _, count in shares]
         assert shares and all(0 <= count < prompt.left for prompt, count in shares)
         assert padded or len(set(counts)) == 1
+        assert max(counts) != 1 or set(counts) == {1}  # a window takes no padding in a chunk of one token
         assert max(counts) * len(counts) <= max(allowed, FEWEST * len(counts), 17)
         done = [prompt for prompt, count in shares if prompt.left == count + 1]
         for prompt, count in shares:
