@@ -32,6 +32,8 @@ class ChunkSizer:
         """A chunk of ``tokens`` at ``depth`` took ``seconds``."""
         step = depth // _DEPTH_STEP
         before = self._estimate(step)
+        if tokens * before < self.forward_seconds:
+            return  # mostly the forward's own cost, or that of a shape's first use: kernels are built then
         now = (seconds - self.forward_seconds) / tokens
         now = min(max(now, before / _TRUST), before * _TRUST)
         follow = _FOLLOW if self._by_depth else 1  # what is measured here is better than a guess

@@ -241,19 +241,20 @@ class Executor:
 
     def _begun(self, batch: Batch) -> dict[int, PartRead]:
         results = {}
-        for row in list(batch.rows):
-            finish = row.finish(row.last)
-            results[row.number] = self._first_tokens(batch, row, (row.last,), finish)
+        for row in batch.rows:
+            results[row.number] = self._first_tokens(batch, row, (row.last,), row.finish(row.last))
+        ended = [number for number, read in results.items() if read.finish is not None]
+        for number in ended:
+            del self._preparing[number]
+        batch.drop(ended)
         return results
 
     def _first_tokens(
         self, batch: Batch, row: Row, tokens: tuple[int, ...], finish: Finish | None
     ) -> PartRead:
         snapshot = None
-        if finish is not None:
-            if self._snapshots:
-                snapshot = self._store(batch.extract(row.number), row.fed)
-            self._take_out(row.number)
+        if finish is not None and self._snapshots:
+            snapshot = self._store(batch.extract(row.number), row.fed)
         return PartRead(row.number, tokens, finish, snapshot)
 
     def _resumed(self, number: int) -> bool:
@@ -275,7 +276,10 @@ class Executor:
                     self._observe((row.number,), logits)
                 tokens.append(feed := row.last)
                 finish = row.finish(feed)
-            return self._first_tokens(batch, row, tuple(tokens), finish)
+            read = self._first_tokens(batch, row, tuple(tokens), finish)
+            if finish is not None:
+                self._take_out(row.number)
+            return read
         except Exception as error:
             return self._fail(part.row, error)
 

@@ -11,7 +11,6 @@ Who reads next is decided chunk by chunk in turns.py.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
@@ -20,6 +19,7 @@ import structlog
 import trio
 
 from motet.actors.chunks import ChunkSizer, next_edge
+from motet.actors.gathering import Gathering
 from motet.actors.joiner import Joiner
 from motet.actors.sharing import Sharing
 from motet.actors.turns import OLDEST_EVERY, next_gang, share
@@ -44,8 +44,6 @@ from motet.channels.prefill import Admit, Closing, Cutoff, Lease, Recover, Recov
 
 log = structlog.get_logger()
 
-_GATHER_SHARE = 0.04  # of the time that the first prompt will take
-_GATHER_MOST = 0.025  # seconds
 _IDLE_STALLS = 2  # a chunk's time, in stall targets, when nobody runs and one prompt is read
 _GANG_STALLS = 5  # likewise, when several like it are: then more of them get their due with each
 
@@ -100,7 +98,7 @@ async def prefill(
     cohort = Cohort(outlets, pace, gauges, trio.current_time)
     with inbox:
         while not cohort.over:
-            with trio.move_on_at(cohort.hold_until) as waiting:
+            with trio.move_on_at(cohort.gathering.until) as waiting:
                 cohort.hear(await inbox.receive())
             if waiting.cancelled_caught:
                 cohort.go_on()
@@ -115,8 +113,8 @@ class Cohort:
         self, outlets: Outlets, pace: Pace, gauges: PrefillGauges, clock: Callable[[], float]
     ) -> None:
         self.over = False
-        self.hold_until = math.inf
-        """When to ``go_on``: until then the first prompt of an idle engine waits for company."""
+        self.gathering = Gathering()
+        """When to ``go_on``."""
         self._clock = clock
         self._to = outlets
         self._pace = pace
@@ -153,11 +151,12 @@ class Cohort:
                 self.over = True
             case _:
                 assert_never(message)
-        if self.hold_until == math.inf:
+        if not self.gathering.waiting:
             self._next_turn()
         self._gauges.preparing_rows = len(self._joiners)
 
     def _enter(self, joiner: Joiner) -> None:
+        self.gathering.another(self._clock())
         joiner.last_turn = self._turn
         self._joiners[joiner.work.row] = joiner
         edge = self._pace.largest if self._pace.fixed else 1
@@ -179,11 +178,8 @@ class Cohort:
         if self._keeps:
             joiner.stops.update(b for b in joiner.work.boundaries if b > joiner.read)
         idle = not self._passed_on and not any(other.opened for other in self._joiners.values())
-        if idle and self.hold_until == math.inf and not self._pace.fixed:
-            # Requests that are sent together arrive a few milliseconds apart. Read alone, the first
-            # would already decode while the others are read, each slowing the other.
-            alone = self._sizer.seconds(joiner.left, joiner.read)
-            self.hold_until = self._clock() + min(_GATHER_SHARE * alone, _GATHER_MOST)
+        if idle and not self.gathering.waiting and not self._pace.fixed:
+            self.gathering.begin(self._clock(), self._sizer.seconds(joiner.left, joiner.read))
 
     @property
     def _keeps(self) -> bool:
@@ -201,7 +197,7 @@ class Cohort:
 
     def go_on(self) -> None:
         """The wait for company is over."""
-        self.hold_until = math.inf
+        self.gathering.over()
         self._next_turn()
 
     # --- turns ---
@@ -236,7 +232,8 @@ class Cohort:
             joiner = min(ready, key=lambda joiner: joiner.left)
             count = next_edge(joiner.read, joiner.left, self._pace.largest)
             return [(joiner, min(count, joiner.left - 1))]
-        gang = next_gang(ready, oldest=self._turn % OLDEST_EVERY == 0)
+        forward = self._sizer.forward_tokens(min(joiner.read for joiner in ready))
+        gang = next_gang(ready, oldest=self._turn % OLDEST_EVERY == 0, forward=forward)
         if not self._pace.together:
             gang = gang[:1]
         depth, stall = gang[0].read, self._pace.stall
@@ -246,7 +243,7 @@ class Cohort:
             allowed = self._sizer.size(depth, _IDLE_STALLS * stall)
         else:
             allowed = self._sizer.tokens(depth, _GANG_STALLS * stall)
-        return share(gang, allowed, forward=self._sizer.forward_tokens(depth), padded=self._pace.padded)
+        return share(gang, allowed, forward=forward, padded=self._pace.padded)
 
     def _part(self, joiner: Joiner, count: int) -> Part:
         """The joiner's share of a chunk, whose forward reads ``count`` tokens of it."""

@@ -39,14 +39,15 @@ class Reader(Protocol):
 R = TypeVar("R", bound=Reader)
 
 
-def next_gang(ready: Sequence[R], *, oldest: bool) -> list[R]:
+def next_gang(ready: Sequence[R], *, oldest: bool, forward: float) -> list[R]:
     """Whose turn it is: the shortest prompt and those like it.
 
     Args:
         ready: the prompts, at least one.
         oldest: give the turn to who has waited longest, if any wait.
+        forward: what a forward costs, in tokens: so much longer a prompt is still alike.
     """
-    gang = _gang(ready)
+    gang = _gang(ready, forward)
     waiting = [reader for reader in ready if reader not in gang]
     if oldest and waiting:
         return [min(waiting, key=lambda reader: reader.last_turn)]
@@ -112,14 +113,16 @@ def _cost(share: Sequence[tuple[R, int]]) -> int:
     return len(share) * max((count for _, count in share), default=0)
 
 
-def _gang(ready: Sequence[R]) -> list[R]:
+def _gang(ready: Sequence[R], forward: float) -> list[R]:
     """The shortest and those like it."""
     by_length = sorted(ready, key=lambda reader: reader.left)
+    shortest = by_length[0].left
+    longest = max(LIKE * shortest, shortest + forward)
     gang: list[R] = []
     tokens = 0
     for reader in by_length:
         tokens += reader.left
-        if gang and (reader.left > LIKE * by_length[0].left or tokens > GANG_TOKENS):
+        if gang and (reader.left > longest or tokens > GANG_TOKENS):
             break
         gang.append(reader)
     return gang

@@ -19,24 +19,32 @@ def lefts(prompts: list[Prompt]) -> list[int]:
 
 
 def test_a_short_prompt_goes_before_long_ones() -> None:
-    assert lefts(next_gang([Prompt(1500), Prompt(20), Prompt(3000)], oldest=False)) == [20]
+    assert lefts(next_gang([Prompt(1500), Prompt(20), Prompt(3000)], oldest=False, forward=1)) == [20]
 
 
 def test_prompts_of_like_length_are_a_gang() -> None:
     prompts = [Prompt(100), Prompt(100 * LIKE), Prompt(100 * LIKE + 1), Prompt(150)]
-    assert lefts(next_gang(prompts, oldest=False)) == [100, 150, 100 * LIKE]
+    assert lefts(next_gang(prompts, oldest=False, forward=1)) == [100, 150, 100 * LIKE]
+
+
+def test_where_a_forward_is_dear_longer_prompts_are_alike() -> None:
+    prompts = [Prompt(20), Prompt(100), Prompt(121)]
+    assert lefts(next_gang(prompts, oldest=False, forward=100)) == [20, 100]
 
 
 def test_a_gang_has_a_bound_but_its_first_always_enters() -> None:
-    assert lefts(next_gang([Prompt(5000), Prompt(6000)], oldest=False)) == [5000]
+    assert lefts(next_gang([Prompt(5000), Prompt(6000)], oldest=False, forward=1)) == [5000]
     many = [Prompt(GANG_TOKENS // 4) for _ in range(9)]
-    assert len(next_gang(many, oldest=False)) == 4
+    assert len(next_gang(many, oldest=False, forward=1)) == 4
 
 
 def test_every_so_often_the_one_that_waited_longest_reads() -> None:
     waiting = [Prompt(20, 9), Prompt(3000, 4), Prompt(2000, 7)]
-    assert lefts(next_gang(waiting, oldest=True)) == [3000]
-    assert lefts(next_gang([Prompt(20, 9), Prompt(25, 1)], oldest=True)) == [20, 25]  # nobody waits
+    assert lefts(next_gang(waiting, oldest=True, forward=1)) == [3000]
+    assert lefts(next_gang([Prompt(20, 9), Prompt(25, 1)], oldest=True, forward=1)) == [
+        20,
+        25,
+    ]  # nobody waits
 
 
 def read_to_the_end(
