@@ -17,7 +17,7 @@ from clients import connect
 _PRELOAD = "libopenblas.so.0"
 _START = 600.0  # seconds: large models take long to load
 _STOP = 15.0
-_LOG_LINES = 15
+_LOG_LINES = 25
 
 
 class ServerDied(Exception):
@@ -121,7 +121,7 @@ async def start(name: str, command: Command, model: str, env: dict[str, str]) ->
             yield server
         except Exception:
             # A dead server explains whatever else went wrong.
-            with trio.move_on_after(1.0):
+            with trio.move_on_after(_STOP):
                 await process.wait()
             server.check()
             raise
