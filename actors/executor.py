@@ -5,7 +5,7 @@ Owns the model, the rows and the snapshots: every array in the process.
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, assert_never
 
 import attrs
@@ -172,9 +172,23 @@ class Executor:
             if before is None:
                 failed |= {part.row: self._fail(part.row, error) for part in parts}
                 return []
-            for part in parts:
-                self._preparing[part.row] = self._alone(before, part.row)
-            return [part for one in parts for part in self._read_together((one,), failed)]
+            parted = self._part_all(before, parts, failed)
+            return [part for one in parted for part in self._read_together((one,), failed)]
+
+    def _part_all(self, batch: Batch, parts: Sequence[Part], failed: dict[int, PartRead]) -> list[Part]:
+        """Every row as it was before a forward that failed, each a batch of its own.
+
+        Where memory ran out this may fail too: then it is that row's fault, and not the device's.
+        """
+        parted = []
+        for part in parts:
+            try:
+                self._preparing[part.row] = self._alone(batch, part.row)
+                parted.append(part)
+            except Exception as error:
+                self._preparing.pop(part.row, None)
+                failed[part.row] = PartRead(part.row, error=describe(error))
+        return parted
 
     def _gathered(self, parts: tuple[Part, ...]) -> Batch:
         """The rows as one batch, in the parts' order, others parted from them."""
@@ -231,10 +245,12 @@ class Executor:
         except Exception as error:
             if before is None:
                 return {part.row: self._fail(part.row, error) for part in ending}
-            for part, row, (fed, samples) in zip(ending, batch.rows, drawn, strict=True):
+            for row, (fed, samples) in zip(batch.rows, drawn, strict=True):
                 row.fed, row.session.drawn = fed, samples
-                self._preparing[part.row] = self._alone(before, part.row)
-            return {row: result for part in ending for row, result in self._begin_together([part]).items()}
+            results: dict[int, PartRead] = {}
+            for part in self._part_all(before, ending, results):
+                results |= self._begin_together([part])
+            return results
         if self._observe is not None:
             self._observe(tuple(batch.numbers), logits)
         return self._begun(batch)

@@ -39,7 +39,7 @@ from motet.channels.prefill import ToPrefill
 from motet.channels.store import ToStore
 from motet.engine import measuring, selftest
 from motet.engine.group import Observe
-from motet.engine.memory import automatic_budget
+from motet.engine.memory import AutomaticBudget, automatic_budget, limit_reuse
 from motet.engine.model import Model
 
 log = structlog.get_logger()
@@ -204,7 +204,8 @@ async def _start(
         projection = measuring.measure(
             model, batched=places > 1, chunk=settings.prefill_step_size, keeps=snapshots
         )
-        budget = _budget(settings, model.facts.weight_bytes)
+        automatic = automatic_budget(model.facts.weight_bytes)
+        limit_reuse(automatic.headroom)
         executor = Executor(
             model,
             snapshots=snapshots,
@@ -220,6 +221,7 @@ async def _start(
             watch,
             log_command=log_command,
         )
+        budget = _budget(settings, automatic)
         info = EngineInfo(model.facts, tested, settings.batch, places, budget, projection)
         return loop, Loaded(info, tokenizer)
 
@@ -230,11 +232,10 @@ async def _start(
     return start_actors(nursery, settings, boxes, port, loaded, gauges)
 
 
-def _budget(settings: Settings, weight_bytes: int) -> int:
-    """The bytes that rows and prompt cache may take; asked on the device thread."""
+def _budget(settings: Settings, automatic: AutomaticBudget) -> int:
+    """The bytes that rows and prompt cache may take."""
     if settings.kv_budget is not None:
         return settings.kv_budget
-    automatic = automatic_budget(weight_bytes)
     if automatic.floored:
         log.warning("little memory is left beside the weights", **attrs.asdict(automatic))
     return automatic.budget

@@ -33,6 +33,18 @@ def automatic_budget(weight_bytes: int, usable: int | None = None) -> AutomaticB
     return AutomaticBudget(usable, headroom, max(left, least), floored=left < least)
 
 
+def limit_reuse(headroom: int) -> None:
+    """Let MLX keep no more freed buffers for reuse than half the headroom, and drop those that it has.
+
+    On a GPU its own limit is nearly all the memory: what loading, the self-test and chunks of many lengths
+    leave behind would crowd out everybody else, and in the end ourselves.
+    """
+    before = mx.set_cache_limit(headroom // 2)
+    if before < headroom // 2:
+        mx.set_cache_limit(before)
+    mx.clear_cache()
+
+
 def usable_bytes() -> int:
     """What the device reports usable: on a CPU the machine's memory."""
     if mx.default_device() == mx.Device(mx.cpu):
