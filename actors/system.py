@@ -172,7 +172,7 @@ class Mailboxes:
         )
         self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](6 * seats + 3)
         self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 2)
-        self.to_store, self.store = trio.open_memory_channel[ToStore](6 * seats + 3)
+        self.to_store, self.store = trio.open_memory_channel[ToStore](7 * seats + 3)
         self.to_persister, self.persister = trio.open_memory_channel[ToPersister](seats + 1)
         self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)
         for _ in range(open_requests):

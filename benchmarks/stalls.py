@@ -1,6 +1,6 @@
 """How long reading prompts holds others up: the worst gaps of running streams, and short prompts' waits.
 
-    python benchmarks/stalls.py [--model DIR] [--cases i,ii,iii,iv] [--repeats 3]
+    python benchmarks/stalls.py [--model DIR] [--cases i,ii,iii,iv,v] [--repeats 3]
     python benchmarks/stalls.py --url http://127.0.0.1:8080 [--model DIR] [--max-decode-stall MS]
 
     i    seven streams run, a prompt of 1,500 tokens joins: the worst gap between two chunks of any of
@@ -10,9 +10,12 @@
     iii  the same on a server that else only reads a prompt of 3,000 tokens, when 5, 30 and 60 percent
          of the time that this takes have passed.
     iv   the same on a server that else only reads eight prompts of 1,500 tokens, which came at once.
+    v    seven streams run, eight prompts as long as the context allows join: the worst gap of any of the
+         seven in 45 seconds. Bound as in i.
 
 A step is the median gap just before. Times are the client's, at the arrival of a chunk. Servers are
-started as the cases need them: ii and iv have nine requests and get a batch of 16, the others 8. With
+started as the cases need them: ii, iv and v have more than eight requests and get a batch of 16, the others
+8. With
 --url a running server is measured; cases with more requests than its batch has rows are left out. --model
 is then the directory whose tokenizer makes the prompts, and --max-decode-stall what the server was told.
 """
@@ -41,6 +44,7 @@ _SHORT = 20
 _EIGHT = 8
 _MOMENTS = (0.05, 0.30, 0.60)
 _ENDLESS = 4000  # tokens: streams that run are left before their end
+_WATCHED = 45.0  # seconds
 _READS = 12  # of every stream before something joins: a step's measure
 
 
@@ -77,6 +81,12 @@ class Client:
         """The server's numbers."""
         answer: dict[str, Any] = (await self._http.get("/stats")).raise_for_status().json()
         return answer
+
+    async def context(self) -> int:
+        """Tokens of the longest row."""
+        models = (await self._http.get("/v1/models")).raise_for_status().json()
+        longest: int = models["data"][0]["max_model_len"]
+        return longest
 
     async def idle(self) -> None:
         """Wait until the server has let go of everything."""
@@ -175,6 +185,23 @@ async def short_meets_eight(client: Client) -> list[Outcome]:
     return [await _short_meets(client, "first token", longs, 2 * client.stall, step)]
 
 
+async def largest_join(client: Client) -> list[Outcome]:
+    """Case v."""
+    length = await client.context() - 2
+    async with client.running(_SEVEN) as streams:
+        step = statistics.median(_last_gaps(streams))
+        begin = now()
+        async with trio.open_nursery() as nursery:
+            for _ in range(_EIGHT):
+                nursery.start_soon(client.complete, length, 1, Reply())
+            await trio.sleep(_WATCHED)
+            nursery.cancel_scope.cancel()
+        end = now()
+        remarks = _ended(streams)
+    worst = max(gap for stream in streams for gap in _gaps(stream, begin, end))
+    return [Outcome("worst gap", worst, 2 * client.stall + step, step, remarks)]
+
+
 async def _short_meets(client: Client, what: str, longs: Sequence[int], after: float, step: float) -> Outcome:
     """Send long prompts and, some seconds after, a short one; then leave them all."""
     replies = [Reply() for _ in longs]
@@ -203,6 +230,7 @@ _CASES = {
     "ii": Case("the same, then 20 tokens join", short_while_seven_run, _SEVEN + 2),
     "iii": Case("20 tokens meet 3,000", short_meets_one, 2),
     "iv": Case("20 tokens meet eight times 1,500", short_meets_eight, _EIGHT + 1),
+    "v": Case("seven streams run, eight of the largest join", largest_join, _SEVEN + _EIGHT),
 }
 
 
