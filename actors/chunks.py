@@ -9,6 +9,7 @@ import attrs
 SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 _DEPTH_STEP = 1024
 _FOLLOW = 0.3  # how far an estimate goes towards what was measured
+_DOUBT = 0.1  # likewise, of chunks that are mostly a forward's own cost, or a shape's first use
 _TRUST = 2.0  # by what factor one measurement may differ from the estimate and still be believed
 
 
@@ -32,11 +33,11 @@ class ChunkSizer:
         """A chunk of ``tokens`` at ``depth`` took ``seconds``."""
         step = depth // _DEPTH_STEP
         before = self._estimate(step)
-        if tokens * before < self.forward_seconds:
-            return  # mostly the forward's own cost, or that of a shape's first use: kernels are built then
         now = (seconds - self.forward_seconds) / tokens
         now = min(max(now, before / _TRUST), before * _TRUST)
         follow = _FOLLOW if self._by_depth else 1  # what is measured here is better than a guess
+        if tokens * before < self.forward_seconds:
+            follow = _DOUBT
         self._by_depth[step] = before + follow * (now - before)
 
     def seconds(self, tokens: int, depth: int) -> float:

@@ -76,7 +76,7 @@ class Executor:
         self._observe = observe
         self._clock = clock
         self._preparing: dict[int, Batch] = {}  # rows of a cohort share one
-        self._group = Group(model.module, observe, patience=2 * part_seconds)
+        self._group = Group(model.module, observe, patience=part_seconds)
         self._stored: dict[int, Stored] = {}
         self._next_handle = 1
 

@@ -12,6 +12,7 @@ Who reads next is decided chunk by chunk in turns.py.
 
 import itertools
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import assert_never
 
 import attrs
@@ -237,13 +238,16 @@ class Cohort:
         if not self._pace.together:
             gang = gang[:1]
         depth, stall = gang[0].read, self._pace.stall
+        split = partial(share, gang, forward=forward, padded=self._pace.padded)
         if self._passed_on or len(gang) < len(ready):
-            allowed = self._sizer.size(depth, stall)
-        elif len(gang) == 1:
-            allowed = self._sizer.size(depth, _IDLE_STALLS * stall)
-        else:
-            allowed = self._sizer.tokens(depth, _GANG_STALLS * stall)
-        return share(gang, allowed, forward=forward, padded=self._pace.padded)
+            shares = split(self._sizer.size(depth, stall))
+            if any(count == joiner.left - 1 for joiner, count in shares):
+                # The forward of the last tokens comes behind.
+                shares = split(self._sizer.size(depth, stall - self._pace.forward_seconds))
+            return shares
+        if len(gang) == 1:
+            return split(self._sizer.size(depth, _IDLE_STALLS * stall))
+        return split(self._sizer.tokens(depth, _GANG_STALLS * stall))
 
     def _part(self, joiner: Joiner, count: int) -> Part:
         """The joiner's share of a chunk, whose forward reads ``count`` tokens of it."""

@@ -7,6 +7,7 @@ the tokens of the one before.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -24,7 +25,8 @@ Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
 
 Sampled: TypeAlias = tuple[Row, int, Finish | None]
 
-_COPY_RATE = 2.5e8  # bytes a second, to begin with: slow, for fresh memory is; joins are timed
+_COPY_RATE = 2.5e8  # bytes a second into memory that was never touched; used again it takes 20e9
+_RATES = 8  # so many parts' rates are remembered, and the slowest counts
 
 
 @attrs.frozen
@@ -49,7 +51,7 @@ class Group:
         self._model = model
         self._patience = patience
         self._observe = observe
-        self._copy_rate = _COPY_RATE
+        self._copy_rates = deque([_COPY_RATE], maxlen=_RATES)
         self.clear()
 
     def clear(self) -> None:
@@ -108,13 +110,15 @@ class Group:
     def _begin(self, joiners: Batch, seconds: float) -> _Join:
         ahead = max(row.limit - row.made for row in [*self.rows, *joiners.rows])
         work = Joining(self.batch.caches, joiners.caches, ahead)
-        parts = max(1, math.ceil(work.nbytes / self._copy_rate / seconds))
+        parts = max(1, math.ceil(work.nbytes / min(self._copy_rates) / seconds))
         work.plan(parts)
         return _Join(self.batch.numbers + joiners.numbers, work, work.nbytes / parts)
 
     def _timed(self, copied: float, seconds: float) -> None:
-        rate = copied / max(seconds, 1e-6)
-        self._copy_rate += 0.5 * (min(max(rate, self._copy_rate / 4), self._copy_rate * 4) - self._copy_rate)
+        # On a CPU the next part may meet memory that was never touched, which the last did not: there the
+        # rate that was seen with such memory stands.
+        if mx.default_device() != mx.Device(mx.cpu):
+            self._copy_rates.append(copied / max(seconds, 1e-6))
 
     def step(self, built: Callable[[], None] | None = None) -> list[Sampled]:
         """Queue a step, then read the tokens of the one before it.
