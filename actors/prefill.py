@@ -172,6 +172,7 @@ class Cohort:
 
     def _leased(self, joiner: Joiner, lease: Lease) -> None:
         joiner.read = joiner.reach = lease.length
+        self.gathering.came(joiner.work.row)
         if self._keeps and self._sharing.wait(joiner, self._others(joiner)):
             post(self._to.store, stores.ReleaseLease(joiner.work.row))
             return
@@ -191,10 +192,10 @@ class Cohort:
 
     def _wake(self, rows: list[int]) -> None:
         """Rows that waited for another's prefix look what the store has now."""
-        for row in rows:
-            joiner = self._joiners[row]
-            if not joiner.leaving:
-                post(self._to.store, stores.Take(row, joiner.tokens))
+        woken = [row for row in rows if not self._joiners[row].leaving]
+        for row in woken:
+            post(self._to.store, stores.Take(row, self._joiners[row].tokens))
+        self.gathering.begin_for(woken, self._clock())
 
     def go_on(self) -> None:
         """The wait for company is over."""
@@ -345,6 +346,7 @@ class Cohort:
     def _gone(self, joiner: Joiner) -> None:
         row = joiner.work.row
         del self._joiners[row]
+        self.gathering.came(row)
         self._wake(self._sharing.left(row))
         post(self._to.admission, admission.Released(row))
         if joiner.withdrawn:
