@@ -15,7 +15,7 @@ from mlx_lm.generate import GenerationBatch, PromptProcessingBatch, StopSequence
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.sample_utils import greedy_sampler
 
-from motet.channels.device import Chunk, Command, Part
+from motet.channels.device import Abandon, Chunk, Command, Part
 
 
 @attrs.define
@@ -108,6 +108,8 @@ class Replay:
             match event:
                 case Chunk(parts):
                     self._chunk(parts)
+                case Abandon(rows):
+                    self._abandon(rows)
                 case (rows, logits):
                     self._forward(rows, logits)
         for row in list(self._solo_logits):
@@ -147,6 +149,15 @@ class Replay:
             max_tokens=[1 << 30] * several,
             tokens=[[] for _ in rows],
         )
+
+    def _abandon(self, rows: tuple[int, ...]) -> None:
+        for row in rows:
+            self._solo.pop(row, None)
+            self._solo_logits.pop(row, None)
+            for cohort in [p for p in self._prompts if row in p.uids]:
+                cohort.filter([i for i, other in enumerate(cohort.uids) if other != row])
+                if not cohort.uids:
+                    self._prompts.remove(cohort)
 
     def _parted(self, row: int) -> list[Any]:
         """A row's caches as a lone row's, taken out of the cohort it was in."""

@@ -3,6 +3,7 @@
 import attrs
 import pytest
 import trio
+import trio.lowlevel
 
 import families
 import motet
@@ -107,3 +108,40 @@ async def test_prompts_read_together_equal_mlx_lms_batch(family: str, step: int)
     assert max(len(chunk.parts) for chunk in chunks) >= 4
     outcome = replay(family, trace)
     assert max(outcome.widths) >= 4 and outcome.different == 0, outcome
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_5", "nemotron_h"])
+async def test_a_joiner_that_leaves_in_mid_prefill_changes_no_siblings_bits(family: str) -> None:
+    """Others join while a cohort is read, one of its rows is cancelled; the rest equal mlx-lm's batch."""
+    trace = Trace()
+    async with open_system(
+        families.loader(family),
+        Settings(prompt_cache_bytes=0, prefill_step_size=96),
+        observe=trace.observe,
+        log_command=trace.log,
+    ) as engine:
+        prompts = families.prompts((700, 640, 690, 660, 650))
+        ends: dict[int, motet.Event] = {}
+        leaving = trio.CancelScope()
+
+        async def row(index: int, scope: trio.CancelScope) -> None:
+            with scope:
+                async with engine.generate(prompts[index], max_tokens=20) as events:
+                    async for ends[index] in events:
+                        pass
+
+        async with trio.open_nursery() as nursery:
+            for index in range(3):
+                nursery.start_soon(row, index, leaving if index == 1 else trio.CancelScope())
+            for chunks, then in ((3, "join"), (8, "leave")):
+                while engine.gauges.device.chunks < chunks:
+                    await trio.lowlevel.checkpoint()
+                if then == "leave":
+                    leaving.cancel()
+                else:
+                    nursery.start_soon(row, 3, trio.CancelScope())
+                    nursery.start_soon(row, 4, trio.CancelScope())
+    assert leaving.cancelled_caught and 1 not in ends
+    assert all(isinstance(ends[i], motet.Finished) for i in (0, 2, 3, 4))
+    outcome = replay(family, trace)
+    assert max(outcome.widths) >= 2 and outcome.different == 0, outcome
