@@ -73,8 +73,15 @@ class Client:
 
     async def complete(self, length: int, max_tokens: int, reply: Reply) -> Reply:
         """Send a prompt of so many tokens and read its stream to the end."""
-        request = body(max_tokens, prompt=self._prompts.draw(length))
-        await fetch(self._http, "/v1/completions", request, reply)
+        return await self.send(self.draw(length), max_tokens, reply)
+
+    def draw(self, length: int) -> list[int]:
+        """A fresh prompt; long ones take so long to make that no stream is read meanwhile."""
+        return self._prompts.draw(length)
+
+    async def send(self, prompt: list[int], max_tokens: int, reply: Reply) -> Reply:
+        """Send a prompt and read its stream to the end."""
+        await fetch(self._http, "/v1/completions", body(max_tokens, prompt=prompt), reply)
         return reply
 
     async def statistics(self) -> dict[str, Any]:
@@ -188,12 +195,13 @@ async def short_meets_eight(client: Client) -> list[Outcome]:
 async def largest_join(client: Client) -> list[Outcome]:
     """Case v."""
     length = await client.context() - 2
+    prompts = [client.draw(length) for _ in range(_EIGHT)]
     async with client.running(_SEVEN) as streams:
         step = statistics.median(_last_gaps(streams))
         begin = now()
         async with trio.open_nursery() as nursery:
-            for _ in range(_EIGHT):
-                nursery.start_soon(client.complete, length, 1, Reply())
+            for prompt in prompts:
+                nursery.start_soon(client.send, prompt, 1, Reply())
             await trio.sleep(_WATCHED)
             nursery.cancel_scope.cancel()
         end = now()
