@@ -312,7 +312,9 @@ class Executor:
         if batch is None:
             return Abandoned(number, None)
         row = batch.row(number)
-        snapshot = self._store(batch.extract(number), row.fed) if row.fed else None
+        snapshot = None
+        if row.fed and self._snapshots:
+            snapshot = self._store(batch.extract(number), row.fed)
         self._take_out(number)
         return Abandoned(number, snapshot)
 

@@ -31,7 +31,7 @@ class InvalidRequest(Exception):
         self.code = code
 
 
-LONG = 256
+_LONG = 256
 """Tokens from which a prompt leaves snapshots of its prefixes."""
 
 
@@ -90,7 +90,7 @@ class Intake:
         return Tokens(tuple(tokens), self._boundaries(prompt, tuple(tokens)))
 
     def _boundaries(self, prompt: Prompt, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        if len(tokens) < LONG:
+        if len(tokens) < _LONG:
             return ()
         if isinstance(prompt[0], Mapping):
             found = {self._system_end(prompt, tokens)}

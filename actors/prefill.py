@@ -7,7 +7,8 @@ Sends: Take, ReleaseLease and Put to the store; Chunk and Abandon to the device;
 Cutoff and Closing to decode; Released to admission; Prepared and Failed to emitters.
 Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outstanding.
 
-Who reads next is decided chunk by chunk in turns.py.
+Who reads next, and how far, is decided chunk by chunk in turns.py; who waits for another's prefix in
+sharing.py; how long the first waits for company in gathering.py.
 """
 
 import itertools

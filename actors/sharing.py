@@ -48,8 +48,9 @@ class Sharing:
         joiner.waits += 1
         if reader.reach <= length:
             reader.stops.add(length)
-        else:
+        else:  # the chunk on its way keeps nothing: the one behind it will
             reader.publish = True
+            length = reader.reach + 1
         self._waits[joiner.work.row] = Wait(reader.work.row, length)
         return True
 

@@ -15,17 +15,14 @@ and the medians of the rounds' ratios, together / one after another. On a CPU pr
 import argparse
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import attrs
 import trio
-from servers import default_model
+from servers import default_model, random_model
 
 import motet
 from motet import logs
@@ -97,9 +94,7 @@ def _model(options: argparse.Namespace) -> Iterator[str]:
     if options.random_llama is None:
         yield options.model or default_model()
         return
-    with tempfile.TemporaryDirectory(prefix="motet-benchmark-") as folder:
-        script = str(Path(__file__).with_name("random_models.py"))
-        subprocess.run([sys.executable, script, options.random_llama, folder], check=True)
+    with random_model(options.random_llama) as folder:
         yield folder
 
 

@@ -19,12 +19,9 @@ preloaded for all if it is there.
 import argparse
 import contextlib
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import attrs
 import trio
@@ -36,12 +33,12 @@ from servers import (
     default_model,
     environment,
     motet_with_thread_names,
+    random_model,
     start,
 )
 
 _TRIES = 3  # times the rounds
 _WARM = 16  # tokens
-_HERE = Path(__file__).parent
 _NAMES = {"a": "bare BatchGenerator", "b": "engine.generate", "c": "motet serve"}
 
 
@@ -158,11 +155,8 @@ def _model(options: argparse.Namespace) -> Iterator[str]:
     if size is None:
         yield options.model or default_model()
         return
-    with tempfile.TemporaryDirectory(prefix="motet-benchmark-") as folder:
-        command = [sys.executable, str(_HERE / "random_models.py"), size, folder]
-        if options.two_layer:
-            command += ["--tokenizer-of", options.model or default_model()]
-        subprocess.run(command, check=True)
+    tokenizer = ["--tokenizer-of", options.model or default_model()] if options.two_layer else []
+    with random_model(size, *tokenizer) as folder:
         yield folder
 
 

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -92,6 +92,15 @@ def default_model() -> str:
     """The directory of motet's default model."""
     command = [sys.executable, "-m", "motet", "default-model"]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@contextlib.contextmanager
+def random_model(size: str, *options: str) -> Iterator[str]:
+    """A directory with a model of random_models.py, made in a process of its own, for the block."""
+    with tempfile.TemporaryDirectory(prefix="motet-benchmark-") as folder:
+        script = str(Path(__file__).with_name("random_models.py"))
+        subprocess.run([sys.executable, script, size, folder, *options], check=True)
+        yield folder
 
 
 def _free_port() -> int:

@@ -5,6 +5,7 @@ model_type of a configuration is the module's name, which for a few is not what 
 (``mlx_lm.utils`` maps those names).
 """
 
+# A table: one family a line, as keyword calls, in columns that a formatter would tear apart.
 # ruff: noqa: C408
 # fmt: off
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from mlx_lm.models.cache import BatchKVCache, KVCache, RotatingKVCache
 
 import families
 from motet.actors.ledger import Ledger
@@ -213,3 +214,8 @@ def test_the_automatic_budget_is_what_weights_and_headroom_leave() -> None:
     none = automatic_budget(4 * gib, usable=4 * gib)
     assert none.budget == int(0.05 * 4 * gib) and none.floored
     assert automatic_budget(0).usable > 0
+
+
+def test_the_granule_is_mlx_lms() -> None:
+    """Projection is plain numbers and imports no cache; this holds it to theirs."""
+    assert GRANULE == KVCache.step == BatchKVCache.step == RotatingKVCache.step

@@ -25,7 +25,6 @@ LIMITS = (12, 4, 9, 6, 11, 5, 7, 8)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif("openblas" in os.environ.get("LD_PRELOAD", ""), reason="exact with MLX's own BLAS alone")
 async def test_eight_staggered_streams_of_the_real_model_equal_mlx_lms_batch() -> None:
     directory = os.fspath(default_model.directory())
     trace = Trace()

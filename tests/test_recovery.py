@@ -14,7 +14,6 @@ from motet.channels.device import Dropped, RowTokens
 from motet.channels.emitter import Tokens
 from motet.channels.request import Sampling, Work
 from motet.engine.group import Group
-from motet.engine.row import Row
 from motet.engine.sampling import SamplingSession
 from test_containment import PROMPTS, all_told, check_as_new, check_whole, told
 from test_decode import Bench, Heard, faulted, snapshot, stepped
@@ -108,7 +107,7 @@ def test_faults_that_are_explained_or_far_apart_do_not() -> None:
 
 
 class Breaking:
-    """Makes a group's step raise when ``when(rows)`` says so."""
+    """Makes one step of a group raise, and a guilty row's sampling wherever it is drawn."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps = 0
@@ -207,9 +206,3 @@ async def test_a_seeded_row_goes_on_with_the_samples_it_would_have_drawn(
         breaking.steps, breaking.fails_at = 0, 9
         assert await texts(engine) == want
         assert breaking.faults == 1 and recovered(engine) == 4
-
-
-def test_a_row_counts_what_it_had_generated() -> None:
-    row = Row(1, 0, SamplingSession(), frozenset(), limit=5, made=4)
-    row.made += 1
-    assert row.finish(7) == "length"
