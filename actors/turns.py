@@ -129,7 +129,7 @@ def _gang(ready: Sequence[R], forward: float) -> list[R]:
 
 
 def _without_a_lone_token(body: int, each: int) -> int:
-    """At most ``each`` tokens of ``body``, leaving none or more than one."""
-    if body <= each:
+    """About ``each`` tokens of ``body``, neither one alone nor leaving one: so three are never split."""
+    if body <= max(each, 3):
         return body
-    return each if body - each > 1 else max(each - 1, 1)
+    return each if body - each > 1 else each - 1

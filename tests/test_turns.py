@@ -2,7 +2,7 @@
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from motet.actors.turns import FEWEST, GANG_TOKENS, LIKE, next_gang, share
@@ -99,6 +99,7 @@ def test_all_prompts_are_read_to_their_ends(lengths: list[int], allowed: int, pa
 
 
 @given(st.lists(st.integers(2, 400), min_size=1, max_size=9), st.integers(FEWEST, 600))
+@example([2, 4], 16)
 def test_no_chunk_is_a_single_token_but_at_a_prompts_end(lengths: list[int], allowed: int) -> None:
     gang = [Prompt(length) for length in lengths]
     while gang:
