@@ -6,7 +6,6 @@
 import contextlib
 import itertools
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,11 +15,13 @@ import trio
 
 from motet.actors.emitter import emitter
 from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens
+from motet.actors.request import Request
+from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
-from motet.channels.request import Sampling, Work
+from motet.channels.request import Work
 from motet.engine.model import ModelFacts
 from motet.engine.projection import Projection, RowLength
 from motet.engine.selftest import SelfTest
@@ -29,44 +30,6 @@ from motet.engine.text import TextStream
 DEFAULT_MAX_TOKENS = 512
 _CHECKED_AT_ONCE = 4096  # token ids
 _FLUSH = 5.0  # seconds that callers have to leave after a drain's end
-
-
-class EngineDied(Exception):
-    """The engine has ended: no row of it can go on, and no new one can begin."""
-
-
-class NotTaken(Exception):
-    """The request was not taken and may be tried again: ``code`` is 'busy' or 'draining'."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-@attrs.frozen
-class Request:
-    """What to generate. Sampling values are checked when the row is opened.
-
-    Args:
-        prompt: text or token ids to continue, or a chat's messages.
-        max_tokens: most tokens to generate; None for the engine's default. Never more than the
-            context has room for.
-        temperature: 0 is greedy.
-        top_p, top_k, min_p: filters; 1, 0 and 0 are off.
-        seed: makes sampling repeatable.
-        stop: strings that end the text, which is cut before them.
-        param: the field that the prompt came in, for errors.
-    """
-
-    prompt: Prompt
-    max_tokens: int | None = None
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    param: str = "prompt"
 
 
 @attrs.frozen
@@ -166,7 +129,7 @@ class Engine:
         }
 
     @contextlib.asynccontextmanager
-    async def generate(self, prompt: Prompt, **options: Any) -> AsyncIterator["Stream"]:
+    async def generate(self, prompt: Prompt, **options: Any) -> AsyncIterator[Stream]:
         """Open one row; see Request for the options. Leaving the block cancels it.
 
         Raises:
@@ -178,7 +141,7 @@ class Engine:
             yield stream
 
     @contextlib.asynccontextmanager
-    async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator["Stream"]:
+    async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator[Stream]:
         """As ``generate`` for several rows at once: their events carry the row's index."""
         prompts = [await self._tokens(request) for request in requests]
         works = [self._work(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
@@ -242,8 +205,16 @@ class Engine:
             limit = min(limit, self.info.facts.context - len(prompt))
         self._refuse_too_large(RowLength(len(prompt), limit))
         seed = secrets.randbits(63) if request.seed is None else request.seed
-        sampling = Sampling(request.temperature, request.top_p, request.top_k, request.min_p, seed)
-        return Work(next(self._numbers), prompt, limit, sampling, self._stop_tokens, read.boundaries)
+        return Work(
+            next(self._numbers),
+            prompt,
+            limit,
+            request.sampling(seed),
+            self._stop_tokens,
+            read.boundaries,
+            request.client,
+            request.priority,
+        )
 
     def _refuse_too_large(self, row: RowLength) -> None:
         """Refuse a row that would not fit the budget with nothing beside it: it would wait for ever."""
@@ -277,113 +248,3 @@ def _continued(request: Request, prompt: tuple[int, ...]) -> tuple[int, ...]:
     """The tokens that the text continues: none for a chat's reply."""
     chat = not isinstance(request.prompt, str) and isinstance(request.prompt[0], dict)
     return () if chat else prompt
-
-
-class Rows:
-    """A caller's open rows. Each is withdrawn once: when its end has been read, or when the caller leaves.
-
-    Not only at the caller's end: a finished row holds its seat until then, and one caller may open more rows
-    than there are seats.
-    """
-
-    def __init__(self) -> None:
-        self._open: dict[int, Callable[[], None]] = {}
-
-    def opened(self, index: int, withdraw: Callable[[], None]) -> None:
-        """A row is open; ``withdraw`` lets it go."""
-        self._open[index] = withdraw
-
-    def withdraw(self, index: int) -> None:
-        """Let one row go."""
-        self._open.pop(index)()
-
-    def withdraw_all(self) -> None:
-        """Let the rest go."""
-        for index in list(self._open):
-            self.withdraw(index)
-
-
-class Stream:
-    """The events of one or more rows, as they come; each row's last is Finished or Failed."""
-
-    def __init__(
-        self,
-        events: trio.MemoryReceiveChannel[caller.ToCaller],
-        count: int,
-        rows: Rows,
-        death: Callable[[], BaseException | None],
-    ) -> None:
-        self._events = events
-        self._open = count
-        self._rows = rows
-        self._death = death
-        self._early: deque[caller.ToCaller] = deque()
-
-    async def accepted(self) -> None:
-        """Wait until every row is queued.
-
-        Raises:
-            NotTaken: one was not.
-        """
-        waiting = self._open
-        while waiting:
-            match event := await self._receive():
-                case caller.Accepted():
-                    waiting -= 1
-                case caller.Rejected():
-                    raise NotTaken(event.code)
-                case _:
-                    self._early.append(event)
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> "Event":
-        """The next event.
-
-        Raises:
-            EngineDied: the engine ended before the rows did.
-        """
-        if not self._early and not self._open:
-            raise StopAsyncIteration
-        event = self._early.popleft() if self._early else await self._receive()
-        return self._counted(event)
-
-    def ready(self) -> "list[Event]":
-        """The events that are there already, without waiting."""
-        events: list[Event] = []
-        while self._early or self._open:
-            try:
-                event = self._early.popleft() if self._early else self._events.receive_nowait()
-            except (trio.WouldBlock, trio.EndOfChannel):
-                break
-            events.append(self._counted(event))
-        return events
-
-    def _counted(self, event: caller.ToCaller) -> "Event":
-        assert not isinstance(event, caller.Accepted | caller.Rejected)
-        if isinstance(event, caller.Finished | caller.Failed):
-            self._open -= 1
-            self._rows.withdraw(event.index)
-        return event
-
-    async def _receive(self) -> caller.ToCaller:
-        try:
-            return await self._events.receive()
-        except trio.EndOfChannel:
-            raise EngineDied("the engine has ended") from self._death()
-
-
-Event = caller.Text | caller.Finished | caller.Failed
-
-__all__ = [
-    "DEFAULT_MAX_TOKENS",
-    "Engine",
-    "EngineDied",
-    "EngineInfo",
-    "Event",
-    "InvalidRequest",
-    "NotTaken",
-    "Request",
-    "Stream",
-]

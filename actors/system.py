@@ -24,11 +24,12 @@ from motet.actors import prefill as prefilling
 from motet.actors.admission import Budget, Limits, admission
 from motet.actors.decode import GRANT, decode
 from motet.actors.device import DeviceLoop, DevicePort, FromThread, Log, Watch, device
-from motet.actors.engine import DEFAULT_MAX_TOKENS, Ends, Engine, EngineDied, EngineInfo
+from motet.actors.engine import DEFAULT_MAX_TOKENS, Ends, Engine, EngineInfo
 from motet.actors.executor import Executor
 from motet.actors.persister import persister
 from motet.actors.prefill import Pace, prefill
 from motet.actors.store import store
+from motet.actors.stream import EngineDied
 from motet.channels.admission import ToAdmission
 from motet.channels.decode import ToDecode
 from motet.channels.device import Command

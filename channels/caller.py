@@ -24,12 +24,59 @@ class Rejected:
 
 
 @attrs.frozen
+class Likely:
+    """A token as text and bytes (which may be part of a character), and its log-probability."""
+
+    token: str
+    data: bytes
+    logprob: float
+
+
+@attrs.frozen
+class Logprob:
+    """A generated token's log-probability, and the likeliest tokens in its place, likeliest first."""
+
+    chosen: Likely
+    top: tuple[Likely, ...]
+
+
+@attrs.frozen
 class Text:
-    """New text of a row, never part of a character, and the count of tokens read for it so far."""
+    """New text of a row, never part of a character, and the count of tokens read for it so far.
+
+    With ``logprobs`` the tokens that came since the row's last event, if the row asks for them. Text that is
+    held back makes them come before theirs does, with ``text`` empty.
+    """
 
     index: int
     text: str
     completion_tokens: int
+    logprobs: tuple[Logprob, ...] = ()
+
+
+@attrs.frozen
+class Reasoning:
+    """New text of a row's thinking: as Text, but not part of the answer."""
+
+    index: int
+    text: str
+    completion_tokens: int
+    logprobs: tuple[Logprob, ...] = ()
+
+
+@attrs.frozen
+class ToolCall:
+    """A tool call, or more of one: its ``arguments`` are JSON text, which grows by each event's.
+
+    A call's first event alone has its ``id`` and ``name``.
+    """
+
+    index: int
+    call: int
+    """Which of the row's calls, from 0."""
+    arguments: str
+    id: str = ""
+    name: str = ""
 
 
 @attrs.frozen
@@ -39,15 +86,19 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    reasoning_tokens: int = 0
+    """Of the completion's tokens those that were thinking."""
 
 
 @attrs.frozen
 class Finished:
-    """The row's end: 'stop' (an end token or a stop string) or 'length'."""
+    """The row's end: 'stop' (an end token or a stop string), 'length', or 'tool_calls'."""
 
     index: int
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "tool_calls"]
     usage: Usage
+    stop: str | None = None
+    """The stop string that ended it, if one did."""
 
 
 @attrs.frozen
@@ -59,5 +110,5 @@ class Failed:
     message: str
 
 
-ToCaller = Accepted | Rejected | Text | Finished | Failed
+ToCaller = Accepted | Rejected | Text | Reasoning | ToolCall | Finished | Failed
 """The channel is unbounded in form; its bound is the row's token limit and three more."""

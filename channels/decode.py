@@ -7,7 +7,7 @@ the steps that decode has granted.
 import attrs
 
 from motet.channels.device import Dropped, JoinFault, StepFault, Stepped
-from motet.channels.emitter import Finish, ToEmitter
+from motet.channels.emitter import Finish, ToEmitter, TokenLogprob
 from motet.channels.mailbox import Outlet
 from motet.channels.request import Work
 
@@ -23,6 +23,7 @@ class Prepared:
     outlet: Outlet[ToEmitter]
     tokens: tuple[int, ...]
     finish: Finish | None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ between two steps of a running group runs at most one other command that compute
 
 import attrs
 
-from motet.channels.emitter import Finish
+from motet.channels.emitter import Finish, TokenLogprob
 from motet.channels.request import Work
 
 
@@ -134,6 +134,8 @@ class PartRead:
     snapshot: Snapshot | None = None
     kept: Snapshot | None = None
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One a token, if the row asks for them."""
 
 
 @attrs.frozen
@@ -163,6 +165,8 @@ class RowTokens:
     tokens: tuple[int, ...]
     finish: Finish | None = None
     snapshot: Snapshot | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One a token, if the row asks for them."""
 
 
 @attrs.frozen

@@ -32,11 +32,21 @@ class Prepared:
 
 
 @attrs.frozen
+class TokenLogprob:
+    """A drawn token's log-probability, and the likeliest tokens with theirs, likeliest first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@attrs.frozen
 class Tokens:
     """Tokens in order, the last message with a ``finish``; a stop token is included."""
 
     tokens: tuple[int, ...]
     finish: Finish | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One a token, if the row asks for them."""
 
 
 @attrs.frozen

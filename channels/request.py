@@ -1,5 +1,7 @@
 """What a caller asks for, once it is tokenized: plain values that travel with the row."""
 
+from typing import Literal
+
 import attrs
 
 
@@ -8,7 +10,8 @@ class Sampling:
     """How the next token is drawn.
 
     ``temperature`` 0 is greedy. ``top_p`` in (0, 1], 1 is off. ``top_k`` 0 is off. ``min_p`` in
-    [0, 1], 0 is off. ``seed`` and the sample's index alone pick the random key.
+    [0, 1], 0 is off. ``xtc_probability`` 0, ``repetition_penalty`` 1, the other penalties 0 are off.
+    ``seed`` and the sample's index alone pick the random key.
     """
 
     temperature: float = 0.0
@@ -16,6 +19,20 @@ class Sampling:
     top_k: int = 0
     min_p: float = 0.0
     seed: int = 0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repetition_penalty: float = 1.0
+    repetition_context: int = 20
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    logprobs: int | None = None
+    """None: none; else each token's log-probability, and so many of the likeliest."""
+    grammar: str | None = None
+    """What the text must match, serialized for the engine's constraint; None: anything."""
+
+
+Priority = Literal["interactive", "background"]
 
 
 @attrs.frozen
@@ -31,3 +48,6 @@ class Work:
     """Token ids that end the row (the model's end-of-text tokens)."""
     boundaries: tuple[int, ...] = ()
     """Lengths of the prompt's prefixes that others are likely to share, ascending."""
+    client: str = ""
+    """Whose it is; admission is fair between clients."""
+    priority: Priority = "interactive"

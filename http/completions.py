@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from motet import Failed, Finished, Text, Usage
+from motet import Event, Failed, Finished, Reasoning, Text, ToolCall, Usage
 
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -70,11 +70,15 @@ class Answer:
             return ": accepted\n\n"
         return "".join(self._chunk(index, '{"role":"assistant","content":""}') for index in range(self._rows))
 
-    def event(self, event: Text | Finished | Failed) -> str:
+    def event(self, event: Event) -> str:
         """An event of a row, as server-sent events."""
         match event:
             case Text(index, text):
                 return self._chunk(index, self._said(text))
+            case Reasoning(index, text):
+                return self._chunk(index, f'{{"reasoning_content":{_compact(text)}}}')
+            case ToolCall():
+                return self._chunk(event.index, f'{{"tool_calls":[{_compact(_call(event))}]}}')
             case Finished(index, reason, usage):
                 self._usage[index] = usage
                 return self._chunk(index, "{}" if self._kind.chat else self._said(""), reason)
@@ -112,6 +116,14 @@ def error_event(code: str, message: str) -> str:
     """An error in a stream that has begun, as OpenAI's clients raise it."""
     error = {"message": message, "type": "server_error", "param": None, "code": code}
     return f"data: {_compact({'error': error})}\n\n"
+
+
+def _call(event: ToolCall) -> dict[str, Any]:
+    """A piece of a tool call; its first has the call's id and name."""
+    if not event.id:
+        return {"index": event.call, "function": {"arguments": event.arguments}}
+    function = {"name": event.name, "arguments": event.arguments}
+    return {"index": event.call, "id": event.id, "type": "function", "function": function}
 
 
 def _usage(rows: list[Usage]) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from mlx_lm.generate import generate_step
 
 import families
 import motet
-from motet.actors.engine import Engine, Request
+from motet.actors.engine import Engine
+from motet.actors.request import Request
 from motet.actors.system import Settings, open_system
 from oracle import Trace
 

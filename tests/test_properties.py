@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import families
 import motet
-from motet.actors.engine import EngineDied
+from motet.actors.stream import EngineDied
 from motet.actors.system import Settings
 from motet.channels.request import Sampling, Work
 from motet.engine.projection import RowLength

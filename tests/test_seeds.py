@@ -4,7 +4,7 @@ import trio
 
 import families
 import motet
-from motet.actors.engine import Request
+from motet.actors.request import Request
 from motet.actors.system import Settings, open_system
 from oracle import Trace
 

@@ -14,18 +14,12 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from motet.actors.engine import (
-    Engine,
-    EngineDied,
-    EngineInfo,
-    Event,
-    InvalidRequest,
-    NotTaken,
-    Request,
-    Stream,
-)
+from motet.actors.engine import Engine, EngineInfo
+from motet.actors.intake import InvalidRequest
+from motet.actors.request import Request
+from motet.actors.stream import EngineDied, Event, NotTaken, Stream
 from motet.actors.system import Settings, open_system
-from motet.channels.caller import Failed, Finished, Text, Usage
+from motet.channels.caller import Failed, Finished, Logprob, Reasoning, Text, ToolCall, Usage
 from motet.engine import model as _model
 from motet.portal import EngineThread, open_engine_sync
 
@@ -40,11 +34,14 @@ __all__ = [
     "Failed",
     "Finished",
     "InvalidRequest",
+    "Logprob",
     "NotTaken",
+    "Reasoning",
     "Request",
     "Settings",
     "Stream",
     "Text",
+    "ToolCall",
     "Usage",
     "open_engine",
     "open_engine_sync",

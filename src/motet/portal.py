@@ -16,8 +16,9 @@ from typing import Any
 
 import trio
 
-from motet.actors.engine import Engine, EngineDied, Event
+from motet.actors.engine import Engine
 from motet.actors.intake import Prompt
+from motet.actors.stream import EngineDied, Event
 from motet.actors.system import Load, Settings, open_system
 from motet.channels.caller import Failed, Finished
 from motet.engine import model as models

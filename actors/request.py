@@ -1,0 +1,76 @@
+"""What to generate, as a caller says it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from motet.actors.intake import Prompt
+from motet.channels.request import Priority, Sampling
+
+
+@attrs.frozen
+class Request:
+    """What to generate. Sampling values are checked when the row is opened.
+
+    Args:
+        prompt: text or token ids to continue, or a chat's messages.
+        max_tokens: most tokens to generate; None for the engine's default. Never more than the
+            context has room for.
+        temperature: 0 is greedy.
+        top_p, top_k, min_p: filters; 1, 0 and 0 are off.
+        seed: makes sampling repeatable.
+        stop: strings that end the text, which is cut before them.
+        param: the field that the prompt came in, for errors.
+        xtc_probability, xtc_threshold: exclude top choices; probability 0 is off.
+        repetition_penalty, repetition_context: the penalty for tokens among the last so many; 1 is off.
+        presence_penalty, frequency_penalty: for tokens generated before, once and by count; 0 is off.
+        logit_bias: what is added to these tokens' logits.
+        logprobs: None, or how many of the likeliest tokens to tell beside each token's log-probability.
+        grammar: what the text must match.
+        tools: what the chat's template is told that the model may call, in OpenAI's form.
+        template: more values for the chat's template.
+        client: whose the request is; priority: 'interactive' or 'background'.
+    """
+
+    prompt: Prompt
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    param: str = "prompt"
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    repetition_penalty: float = 1.0
+    repetition_context: int = 20
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = attrs.Factory(dict)
+    logprobs: int | None = None
+    grammar: str | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    template: Mapping[str, Any] = attrs.Factory(dict)
+    client: str = ""
+    priority: Priority = "interactive"
+
+    def sampling(self, seed: int) -> Sampling:
+        """How to draw, with the seed that was asked for or drawn."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=seed,
+            xtc_probability=self.xtc_probability,
+            xtc_threshold=self.xtc_threshold,
+            repetition_penalty=self.repetition_penalty,
+            repetition_context=self.repetition_context,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=tuple(sorted(self.logit_bias.items())),
+            logprobs=self.logprobs,
+            grammar=self.grammar,
+        )
