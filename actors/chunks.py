@@ -6,7 +6,8 @@ with the depth it is read at; the estimate is kept by depth and follows what is 
 
 import attrs
 
-SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+SIZES = (4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+_FEW = 16
 _DEPTH_STEP = 1024
 _FOLLOW = 0.3  # how far an estimate goes towards what was measured
 _DOUBT = 0.1  # likewise, of chunks that are mostly a forward's own cost, or a shape's first use
@@ -49,8 +50,12 @@ class ChunkSizer:
         return self.forward_seconds / self._estimate(depth // _DEPTH_STEP)
 
     def size(self, depth: int, seconds: float) -> int:
-        """The largest size that should take no longer than ``seconds`` at this depth."""
-        allowed = self.tokens(depth, seconds)
+        """The largest size that should take no longer than ``seconds`` at this depth.
+
+        Where a forward alone takes nearly that, still as many tokens as cost little beside it.
+        """
+        cheap = min(self.forward_tokens(depth), _FEW)
+        allowed = min(max(self.tokens(depth, seconds), cheap), self.largest)
         fitting = [size for size in SIZES if size <= allowed]
         return fitting[-1] if fitting else min(SIZES[0], self.largest)
 
