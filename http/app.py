@@ -9,11 +9,13 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from motet import Engine, Failed, Finished, InvalidRequest, NotTaken, Request, Stream, Text
-from motet.http import parameters
+from motet.http.chat_request import ChatRequest
 from motet.http.completions import CHAT, TEXT, Answer, Kind
 from motet.http.connection import LEASES, Exchange
 from motet.http.errors import HTTPError, as_http_error, respond, row_error
+from motet.http.schema import B, parse
 from motet.http.streaming import Events
+from motet.http.text_request import TextRequest
 
 BODY_LIMIT = 32 << 20
 """Bytes of a request's body at most."""
@@ -36,11 +38,11 @@ def make_app(engine: Engine, model: str) -> Quart:
 
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
-        return await _complete(engine, model, CHAT)
+        return await _complete(engine, model, CHAT, ChatRequest)
 
     @app.post("/v1/completions")
     async def completions() -> Response:
-        return await _complete(engine, model, TEXT)
+        return await _complete(engine, model, TEXT, TextRequest)
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -76,24 +78,17 @@ def make_app(engine: Engine, model: str) -> Quart:
     return app
 
 
-async def _complete(engine: Engine, model: str, kind: Kind) -> Response:
+async def _complete(
+    engine: Engine, model: str, kind: Kind, form: type[ChatRequest | TextRequest]
+) -> Response:
     if engine.health == "draining":  # before the body is even parsed
         raise NotTaken("draining")
-    data = await request.get_data()
-    assert isinstance(data, bytes)
-    if len(data) < _PARSE_APART:
-        body = parameters.parse(data)
-    else:
-        body = await trio.to_thread.run_sync(parameters.parse, data)
-    fields = parameters.Fields(body)
-    _check_model(fields.take("model", parameters.text, ""), model)
-    rows = parameters.chat(fields) if kind.chat else parameters.completion(fields)
-    streamed = fields.take("stream", parameters.flag, False)
-    include_usage = fields.take("stream_options", parameters.stream_options, False)
-    fields.finish()
+    asked = await _body(form)
+    _check_model(asked.model, model)
+    rows = asked.requests(_client())
     stream = await _open(engine, rows)
-    answer = Answer(kind, model, len(rows), include_usage)
-    if not streamed:
+    answer = Answer(kind, model, len(rows), asked.include_usage)
+    if not asked.stream:
         return jsonify(await _whole(stream, answer, len(rows)))
     response = Response(Events(stream, answer), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
@@ -102,9 +97,24 @@ async def _complete(engine: Engine, model: str, kind: Kind) -> Response:
     return response
 
 
+async def _body(form: type[B]) -> B:
+    """The request's body, parsed."""
+    data = await request.get_data()
+    assert isinstance(data, bytes)
+    if len(data) < _PARSE_APART:
+        return parse(form, data)
+    return await trio.to_thread.run_sync(parse, form, data)
+
+
+def _client() -> str:
+    """Whose the request is: admission is fair between clients."""
+    named: str | None = request.headers.get("X-Client-Id")
+    return named or request.remote_addr or ""
+
+
 def _check_model(asked: str, model: str) -> None:
-    """The id itself, its last part, or none; 'default_model' is what mlx_lm.server calls its own."""
-    if asked not in {"", "default_model", model, model.rstrip("/").rpartition("/")[2]}:
+    """The id itself or its last part; 'default_model' is what mlx_lm.server calls its own."""
+    if asked not in {"default_model", model, model.rstrip("/").rpartition("/")[2]}:
         raise HTTPError(
             404,
             f"the model '{asked}' does not exist: this server has '{model}'",

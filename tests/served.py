@@ -51,7 +51,13 @@ async def served(
 
 def chat(content: str, **fields: Any) -> dict[str, Any]:
     """A chat request; sampled, for a tiny model's greedy text is one token over and over."""
-    return {"messages": [{"role": "user", "content": content}], "temperature": 1, "seed": 3, **fields}
+    messages = [{"role": "user", "content": content}]
+    return {"model": "default_model", "messages": messages, "temperature": 1, "seed": 3, **fields}
+
+
+def text(prompt: Any, **fields: Any) -> dict[str, Any]:
+    """A text completion request."""
+    return {"model": "default_model", "prompt": prompt, **fields}
 
 
 @attrs.define

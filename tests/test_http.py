@@ -11,7 +11,7 @@ import trio
 import trio.lowlevel
 
 import families
-from served import Server, Told, chat, send, served, streamed, wait_empty
+from served import Server, Told, chat, send, served, streamed, text, wait_empty
 
 CANARY = chat("sing while they try", max_tokens=1500)
 
@@ -41,7 +41,7 @@ async def test_completions_take_strings_lists_and_tokens() -> None:
             ([5, 6, 7], 1),
             ([[5, 6, 7], [8, 9]], 2),
         ]:
-            body = {"prompt": prompt, "max_tokens": 9, "temperature": 1, "seed": 5}
+            body = text(prompt, max_tokens=9, temperature=1, seed=5)
             answer = (await client.post("/v1/completions", json=body)).json()
             assert [choice["index"] for choice in answer["choices"]] == list(range(rows))
             assert answer["usage"]["completion_tokens"] == 9 * rows
@@ -82,25 +82,26 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 OK = chat("x", max_tokens=2)
 REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHAT, OK | {"stop": 5}, 400, "stop"),
-    (CHAT, OK | {"stop": ["a", ""]}, 400, "stop"),
-    (TEXT, {"prompt": ""}, 400, "prompt"),
-    (TEXT, {"prompt": []}, 400, "prompt"),
-    (TEXT, {"prompt": [1, 9999]}, 400, "prompt"),
-    (TEXT, {"prompt": [-1]}, 400, "prompt"),
-    (TEXT, {"prompt": {"a": 1}}, 400, "prompt"),
-    (TEXT, {"prompt": "x", "echo": True}, 400, "echo"),
-    (TEXT, {}, 400, "prompt"),
+    (CHAT, OK | {"stop": ["a", ""]}, 400, "stop[1]"),
+    (TEXT, text(""), 400, "prompt"),
+    (TEXT, text([]), 400, "prompt"),
+    (TEXT, text([1, 9999]), 400, "prompt"),
+    (TEXT, text([-1]), 400, "prompt"),
+    (TEXT, text({"a": 1}), 400, "prompt"),
+    (TEXT, text("x", echo=True), 400, "echo"),
+    (TEXT, {"model": "tiny"}, 400, "prompt"),
+    (TEXT, {"prompt": "x"}, 400, "model"),
     (CHAT, OK | {"messages": []}, 400, "messages"),
     (CHAT, OK | {"messages": "hello"}, 400, "messages"),
     (CHAT, OK | {"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0].role"),
     (CHAT, OK | {"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
     (CHAT, OK | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
-     "messages[0].content[0]"),
-    (CHAT, OK | {"logit_bias": {"99999": 5}}, 400, "logit_bias"),
+     "messages[0].content[0].type"),
+    (CHAT, OK | {"logit_bias": {"99999": 500}}, 400, "logit_bias.99999"),
     (CHAT, OK | {"seed": -1}, 400, "seed"),
     (CHAT, OK | {"seed": 1.5}, 400, "seed"),
-    (CHAT, OK | {"n": 2}, 400, "n"),
-    (CHAT, OK | {"response_format": {"type": "bogus"}}, 400, "response_format"),
+    (CHAT, OK | {"n": 9}, 400, "n"),
+    (CHAT, OK | {"response_format": {"type": "bogus"}}, 400, "response_format.type"),
     (CHAT, OK | {"response_format": "json"}, 400, "response_format"),
     (CHAT, OK | {"temperature": "hot"}, 400, "temperature"),
     (CHAT, OK | {"temperature": -0.1}, 400, "temperature"),
@@ -112,11 +113,11 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHAT, OK | {"max_tokens": "many"}, 400, "max_tokens"),
     (CHAT, OK | {"stream": "yes"}, 400, "stream"),
     (CHAT, OK | {"stream_options": {"include_usage": 1}}, 400, "stream_options.include_usage"),
-    (CHAT, OK | {"tools": [{"type": "function"}]}, 400, "tools"),
+    (CHAT, OK | {"tools": [{"type": "function"}]}, 400, "tools[0].function"),
     (CHAT, OK | {"made_up": 1}, 400, "made_up"),
     (CHAT, OK | {"model": "gpt-4"}, 404, "model"),
     (CHAT, OK | {"model": 5}, 400, "model"),
-    (TEXT, {"prompt": "ab " * 5000}, 400, "prompt"),
+    (TEXT, text("ab " * 5000), 400, "prompt"),
     (CHAT, chat("ab " * 5000), 400, "messages"),
     (CHAT, b"\xff\xfe{}", 400, "body"),
     (CHAT, b'{"messages": [', 400, "body"),
@@ -151,9 +152,9 @@ async def test_bad_requests_name_their_field_and_hurt_no_stream() -> None:
 
 async def test_too_long_a_prompt_says_so_in_openais_words() -> None:
     async with served() as server, server.client() as client:
-        answer = await client.post(TEXT, json={"prompt": [5] * 4096})
+        answer = await client.post(TEXT, json=text([5] * 4096))
         assert answer.json()["error"]["code"] == "context_length_exceeded"
-        answer = await client.post(TEXT, json={"prompt": [5] * 4095, "max_tokens": 50})
+        answer = await client.post(TEXT, json=text([5] * 4095, max_tokens=50))
         assert answer.json()["usage"]["completion_tokens"] == 1  # all that the context has room for
 
 
@@ -161,10 +162,10 @@ async def test_a_prompt_that_was_prompt_and_completion_works() -> None:
     """An exact hit: the last token is read again, for its logits."""
     async with served() as server:
         async with server.client() as client:
-            first = await client.post(TEXT, json={"prompt": [9, 8, 7, 6], "max_tokens": 8})
+            first = await client.post(TEXT, json=text([9, 8, 7, 6], max_tokens=8))
             tokens = server.engine.tokenizer.encode(first.json()["choices"][0]["text"])
-            again = await client.post(TEXT, json={"prompt": [9, 8, 7, 6, *tokens], "max_tokens": 3})
-            exact = await client.post(TEXT, json={"prompt": [9, 8, 7, 6], "max_tokens": 8})
+            again = await client.post(TEXT, json=text([9, 8, 7, 6, *tokens], max_tokens=3))
+            exact = await client.post(TEXT, json=text([9, 8, 7, 6], max_tokens=8))
         assert again.status_code == 200
         assert exact.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 3
         assert exact.json()["choices"] == first.json()["choices"]

@@ -66,7 +66,13 @@ async def drained_by_sigterm(last_prompt: list[int] | None) -> None:
         told: list[Told] = []
 
         async def stream(prompt: list[int], tokens: int) -> None:
-            body = {"prompt": prompt, "max_tokens": tokens, "temperature": 1, "seed": len(prompt)}
+            body = {
+                "model": "default_model",
+                "prompt": prompt,
+                "max_tokens": tokens,
+                "temperature": 1,
+                "seed": len(prompt),
+            }
             told.append(await streamed(client, "/v1/completions", body))
 
         async with trio.open_nursery() as nursery:
@@ -122,7 +128,7 @@ async def test_sigterm_lets_streams_end_whole_20_times(time: int, last_prompt: l
 
 async def test_a_second_signal_ends_the_process_at_once() -> None:
     async with process(sys.executable, str(HERE / "tiny_server.py")) as server, server.client() as client:
-        body = {"prompt": [5] * 5, "max_tokens": 2200, "stream": True}
+        body = {"model": "default_model", "prompt": [5] * 5, "max_tokens": 2200, "stream": True}
         stream = await send(server.port, "/v1/completions", body)
         await running(client, 1)
         os.kill(server.process.pid, signal.SIGTERM)

@@ -1,0 +1,157 @@
+"""The fields that all ways to ask for text share, and what is not served or has no effect."""
+
+from typing import Annotated, Any, Literal
+
+import attrs
+from annotated_types import Ge, Gt, Le, Len, MinLen
+from pydantic import BaseModel, Field
+
+from motet import InvalidRequest, Request
+from motet.http.schema import Body
+
+IGNORED = frozenset(
+    {
+        "metadata",
+        "moderation",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+    }
+)
+"""Fields of OpenAI's API that are accepted, checked, and without effect on what is generated here."""
+
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar": (),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "web_search_options": (),
+    "xtc_probability": (0,),
+}
+"""Fields that are known but not served (yet), each with the values that ask for nothing."""
+
+TokenCount = Annotated[int, Ge(1), Le(1 << 31)]
+Probability = Annotated[float, Ge(0), Le(1)]
+Penalty = Annotated[float, Ge(-2), Le(2)]
+NonEmpty = Annotated[str, MinLen(1)]
+TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
+Metadata = Annotated[dict[Annotated[str, Len(0, 64)], Annotated[str, Len(0, 512)]], Len(0, 16)]
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    """Whether the stream's last chunk has the usage."""
+    include_obfuscation: bool | None = None
+    """Without effect: streams are never padded."""
+
+
+class Generation(Body):
+    """What chat and text completions share."""
+
+    model: str
+    """The id at /v1/models, its last path part, or 'default_model'."""
+    max_tokens: TokenCount | None = None
+    """Tokens to generate at most."""
+    temperature: Annotated[float, Ge(0), Le(2)] | None = None
+    """0, the default, is greedy."""
+    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    top_k: Annotated[int, Ge(0), Le(1 << 31)] | None = None
+    """0 is off."""
+    min_p: Probability | None = None
+    xtc_probability: Probability | None = None
+    xtc_threshold: Annotated[float, Ge(0), Le(0.5)] | None = None
+    repetition_penalty: Annotated[float, Gt(0), Le(2)] | None = None
+    """1 is off."""
+    repetition_context_size: Annotated[int, Ge(1), Le(1 << 20)] | None = None
+    """Tokens that the repetition penalty looks back."""
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[TokenId, Annotated[float, Ge(-100), Le(100)]] | None = None
+    seed: Annotated[int, Ge(0), Le((1 << 63) - 1)] | None = None
+    """With the sample's index it alone picks the random numbers."""
+    stop: NonEmpty | Annotated[list[NonEmpty], Len(0, 16)] | None = None
+    n: Annotated[int, Ge(1), Le(8)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: Literal["interactive", "background"] | None = None
+    """Who waits for whom; interactive is the default."""
+    grammar: NonEmpty | None = None
+    """A Lark grammar that the text must match."""
+    user: str | None = None
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream is to end with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def options(self) -> dict[str, Any]:
+        """The options of ``motet.Request`` that this asks for; what is left out has its default there."""
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop and tuple(self.stop)
+        bias = self.logit_bias
+        asked = {
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "xtc_probability": self.xtc_probability,
+            "xtc_threshold": self.xtc_threshold,
+            "repetition_penalty": self.repetition_penalty,
+            "repetition_context": self.repetition_context_size,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "logit_bias": None if bias is None else {int(token): bias[token] for token in bias},
+            "seed": self.seed,
+            "stop": stop,
+            "priority": self.priority,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def copies(self, row: Request) -> list[Request]:
+        """``n`` of a row, each with a seed of its own."""
+        if self.seed is None:
+            return [row] * (self.n or 1)
+        return [attrs.evolve(row, seed=(self.seed + i) % (1 << 63)) for i in range(self.n or 1)]
+
+
+def refuse_unsupported(body: Body) -> None:
+    """Refuse what is known but not served.
+
+    Raises:
+        InvalidRequest: such a field asks for something.
+    """
+    for name in body.model_fields_set & UNSUPPORTED.keys():
+        value = plain(getattr(body, name))
+        if value is not None and value not in UNSUPPORTED[name]:
+            raise InvalidRequest(f"'{name}' is not supported with this value", name, "unsupported_parameter")
+
+
+def plain(value: Any) -> Any:
+    """A field's value as it stood in the body."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_unset=True, by_alias=True)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value
