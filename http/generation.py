@@ -70,7 +70,7 @@ class StreamOptions(Body):
 class Generation(Body):
     """What chat and text completions share."""
 
-    model: str
+    model: str = "default_model"
     """The id at /v1/models, its last path part, or 'default_model'."""
     max_tokens: TokenCount | None = None
     """Tokens to generate at most."""
