@@ -328,11 +328,15 @@ async def test_a_drain_ends_streams_truthfully_and_refuses_new_work() -> None:
             with trio.fail_after(5):
                 while server.engine.statistics()["batch"]["active_rows"] < 2:
                     await trio.sleep(0.001)
-            nursery.start_soon(server.engine.drain, 0.25)
+            nursery.start_soon(server.engine.drain, 60)
             await trio.lowlevel.checkpoint()
             refused = await client.post(CHAT, json=OK)
             assert refused.status_code == 503 and refused.headers["retry-after"]
             assert (await client.get("/health")).json() == {"status": "draining"}
+            with trio.fail_after(60):
+                while not told:
+                    await trio.sleep(0.01)
+            nursery.start_soon(server.engine.drain, 0)  # the end of the grace
         short, cut = sorted(told, key=lambda one: len(one.text))
         assert short.finish == "length" and short.done and short.error is None
         assert cut.error is not None and cut.error["code"] == "server_shutdown" and cut.done
