@@ -1,23 +1,23 @@
 """The admission queue: who waits, who holds a seat, the budget of bytes, and the drain.
 
-Owns: the queue of waiting requests, the seats, the ledger of the live rows' bytes.
-Takes: Submit and Withdraw from callers, Released from prefill and decode, Departed from decode, Trimmed from
-the store, Drain.
-Sends: Admit and Withdraw to prefill; Trim to the store; Accepted, Rejected and Failed to a request's emitter;
-tickets back to callers.
+Owns: the queue of waiting requests, the seats, the places and the bytes of the live rows.
+Takes: Submit and Withdraw from callers, Released, Displaced and Kept from prefill and decode, Departed from
+decode, Trimmed from the store, Drain.
+Sends: Admit, Displace and Withdraw to prefill; Trim to the store; Accepted, Rejected and Failed to a
+request's emitter; tickets back to callers.
 Waited for by: nobody.
 
 A *seat* is held from Admit until the row's Withdraw has passed the last actor: it is the credit for
 messages about the row. A *place* is held until the device has dropped the row's arrays: it is the width
-of the batch. A finished row whose caller still reads holds a seat and no place.
+of the batch. A finished row whose caller still reads holds a seat and no place; likewise one that was
+displaced and waits once more.
 
-Who is first in the queue is admitted first. A row is admitted when there is a place, and when what all live
-rows may need with it fits the budget; live rows come before the prompt cache, which is asked to make room.
-A row that could not fit alone does not get here (actors/engine.py).
+Who is first in the queue (fairness.py) is admitted first. A row is admitted when there is a place for it
+(places.py), and when what all live rows may need with it fits the budget; live rows come before the prompt
+cache, which is asked to make room. A row that could not fit alone does not get here (actors/engine.py).
 """
 
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
@@ -25,12 +25,16 @@ import attrs
 import structlog
 import trio
 
-from motet.actors.ledger import CacheShare, Ledger
+from motet.actors.fairness import FairQueue
+from motet.actors.ledger import CacheShare
+from motet.actors.places import Places, Waiting
 from motet.channels import prefill, store
 from motet.channels.admission import (
     Cutoff,
     Departed,
+    Displaced,
     Drain,
+    Kept,
     Released,
     Submit,
     ToAdmission,
@@ -40,11 +44,11 @@ from motet.channels.admission import (
 from motet.channels.emitter import Accepted, Failed, Rejected
 from motet.channels.gauges import AdmissionGauges
 from motet.channels.mailbox import Outlet, post
-from motet.engine.projection import Projection, RowLength
+from motet.engine.projection import Projection
 
 log = structlog.get_logger()
 
-ToPrefill = prefill.Admit | prefill.Withdraw | prefill.Cutoff | prefill.Closing
+ToPrefill = prefill.Admit | prefill.Withdraw | prefill.Displace | prefill.Cutoff | prefill.Closing
 
 
 @attrs.frozen
@@ -85,24 +89,6 @@ class Outlets:
     tickets: Outlet[None]
 
 
-@attrs.frozen
-class Waiting:
-    """A row in the queue, until ``deadline``."""
-
-    submit: Submit
-    deadline: float
-
-    @property
-    def row(self) -> int:
-        """Its number."""
-        return self.submit.work.row
-
-    @property
-    def length(self) -> RowLength:
-        """What it can grow to."""
-        return _length(self.submit)
-
-
 async def admission(
     inbox: trio.MemoryReceiveChannel[ToAdmission],
     outlets: Outlets,
@@ -137,22 +123,26 @@ class Admission:
         self._budget = budget
         self._gauges = gauges
         self._clock = clock
-        self._waiting: deque[Waiting] = deque()
-        self._live = Ledger(budget.projection)
+        self._queue: FairQueue[Waiting] = FairQueue()
+        self._fresh: dict[int, Waiting] = {}  # those of the queue that never lived, in order of arrival
+        self._places = Places(limits.places, budget.nbytes, budget.projection)
         self._cache = CacheShare(outlets.store, budget.cache_at_first, budget.cache)
+        self._displacing: int | None = None  # the row that was told to give way
         self._seated: set[int] = set()
+        self._withdrawn: set[int] = set()  # of the seated: their Withdraw was passed on
         self._turned_away: set[int] = set()  # told so, their Withdraw still to come
         self._draining = False
+        self._cut_off = False
 
     @property
     def over(self) -> bool:
         """Draining, and nobody is left."""
-        return self._draining and not (self._waiting or self._seated or self._turned_away)
+        return self._draining and not (self._queue or self._seated or self._turned_away)
 
     @property
     def deadline(self) -> float:
-        """When to ``expire`` next: all wait equally long, so the first in the queue is the first."""
-        return self._waiting[0].deadline if self._waiting else math.inf
+        """When to ``expire`` next: all wait equally long, so the first that came is the first."""
+        return next(iter(self._fresh.values())).deadline if self._fresh else math.inf
 
     def hear(self, message: ToAdmission) -> None:
         """Take one message and act on it."""
@@ -162,16 +152,22 @@ class Admission:
             case Withdraw(row):
                 self._withdraw(row)
             case Released(row):
-                self._live.leave(row)
+                self._places.leave(row)
             case Departed(row):  # its Released has come before
                 self._seated.discard(row)
+                self._withdrawn.discard(row)
                 post(self._to.tickets, None)
+            case Displaced(row, generated):
+                self._displaced(row, generated)
+            case Kept(row):
+                self._displacing = None
+                self._places.kept(row)
             case Trimmed():
                 self._cache.answered()
             case Drain():
                 self._drain()
             case Cutoff():
-                post(self._to.prefill, prefill.Cutoff())
+                self._cutoff()
             case _:
                 assert_never(message)
         self._go_on()
@@ -179,71 +175,129 @@ class Admission:
     def expire(self) -> None:
         """Let the rows go whose time in the queue is over."""
         now = self._clock()
-        while self._waiting and self._waiting[0].deadline <= now:
-            waited = f"waited {self._limits.patience:g} s for its turn"
-            self._turn_away(self._waiting.popleft().submit, "queue_timeout", waited)
+        for waiting in [waiting for waiting in self._fresh.values() if waiting.deadline <= now]:
+            self._turn_away(waiting, "queue_timeout", f"waited {self._limits.patience:g} s for its turn")
         self._go_on()
 
     def _go_on(self) -> None:
         self._admit()
-        needed = self._live.needed()
+        needed = self._places.needed
         self._cache.offer(self._budget.nbytes - needed)
-        self._gauges.pending_rows = len(self._waiting)
-        self._gauges.live_rows = len(self._live)
+        self._gauges.pending_rows = len(self._queue)
+        self._gauges.pending_background_rows = self._queue.waiting("background")
+        self._gauges.live_rows = len(self._places)
         self._gauges.kv_projected_bytes = needed
 
     def _submit(self, message: Submit) -> None:
-        row = message.work.row
-        full = len(self._waiting) >= self._limits.waiting and not self._next(message)
+        waiting = Waiting(message, self._clock() + self._limits.patience)
+        row = waiting.row
+        full = len(self._fresh) >= self._limits.waiting and not self._next(waiting)
         if self._draining or full:
             self._turned_away.add(row)
             post(message.outlet, Rejected("draining" if self._draining else "busy"))
             log.info("request rejected", request=row, draining=self._draining)
             return
         self._gauges.submitted_rows += 1
-        self._waiting.append(Waiting(message, self._clock() + self._limits.patience))
+        self._places.seen(waiting)
+        self._queue.add(waiting)
+        self._fresh[row] = waiting
         post(message.outlet, Accepted())
         log.info("request queued", request=row, prompt_tokens=len(message.work.prompt))
 
     def _withdraw(self, row: int) -> None:
+        self._leave_queue(row)
         if row in self._seated:
+            self._withdrawn.add(row)
+            self._places.withdrawn(row)
             post(self._to.prefill, prefill.Withdraw(row))
             return
         self._turned_away.discard(row)
-        self._waiting = deque(waiting for waiting in self._waiting if waiting.row != row)
         post(self._to.tickets, None)
 
-    def _next(self, submit: Submit) -> bool:
+    def _leave_queue(self, row: int) -> None:
+        self._queue.remove(row)
+        self._fresh.pop(row, None)
+
+    def _next(self, waiting: Waiting) -> bool:
         """Whether a new row would be admitted as soon as the store has made room."""
-        fits = self._live.needed(_length(submit)) <= self._budget.nbytes
-        return not self._waiting and self._place() and fits
+        ahead = len(self._queue)
+        if waiting.priority == "interactive" and not self._due():
+            ahead = self._queue.waiting("interactive")
+        return not ahead and self._place(waiting) and self._places.left(waiting) >= 0
 
-    def _place(self) -> bool:
-        return len(self._live) < self._limits.places and len(self._seated) < self._limits.seats
-
-    def _fits(self, length: RowLength) -> bool:
-        left = self._budget.nbytes - self._live.needed(length)
-        return left >= 0 and self._cache.fits(left)
+    # --- room ---
 
     def _admit(self) -> None:
-        while self._waiting and self._place() and self._fits(self._waiting[0].length):
-            waiting = self._waiting.popleft()
-            row, submit = waiting.row, waiting.submit
-            self._live.enter(row, waiting.length)
-            self._seated.add(row)
-            post(self._to.prefill, prefill.Admit(submit.work, submit.outlet))
-            log.info("request admitted", request=row)
+        while (first := self._first()) is not None and self._room(first):
+            due = self._due()
+            self._queue.take(first)
+            self._fresh.pop(first.row, None)
+            self._places.enter(first, stays=due)
+            self._seated.add(first.row)
+            post(self._to.prefill, prefill.Admit(first.submit.work, first.submit.outlet, first.generated))
+            log.info("request admitted", request=first.row, generated=len(first.generated))
+        if first is not None and self._seat(first):
+            self._displace_for(first)
+
+    def _first(self) -> Waiting | None:
+        return self._queue.first(background_lives=self._places.background > 0)
+
+    def _due(self) -> bool:
+        return self._queue.due(background_lives=self._places.background > 0)
+
+    def _room(self, first: Waiting) -> bool:
+        if not self._place(first) or not (self._due() or self._places.spares(first)):
+            return False
+        left = self._places.left(first)
+        return left >= 0 and self._cache.fits(left)
+
+    def _place(self, waiting: Waiting) -> bool:
+        return self._seat(waiting) and self._places.free(waiting)
+
+    def _seat(self, waiting: Waiting) -> bool:
+        """Whether a row has a seat or there is one for it; the last is interactive work's."""
+        reserved = 1 if waiting.priority == "background" else 0
+        return waiting.row in self._seated or len(self._seated) < self._limits.seats - reserved
+
+    def _displace_for(self, first: Waiting) -> None:
+        """Have a background row give way, one at a time."""
+        if self._displacing is None:
+            self._displacing = self._places.to_displace(first)
+            if self._displacing is not None:
+                post(self._to.prefill, prefill.Displace(self._displacing))
+
+    def _displaced(self, row: int, generated: tuple[int, ...]) -> None:
+        self._displacing = None
+        was = self._places.leave(row)
+        if row in self._withdrawn:
+            return  # its Withdraw has crossed this, and follows it to the end of its way
+        waiting = attrs.evolve(was, deadline=math.inf, generated=generated, displaced=was.displaced + 1)
+        if self._cut_off:
+            self._fail_at_cutoff(waiting)
+            return
+        self._gauges.displaced_rows += 1
+        self._queue.put_back(waiting)
+        log.info("request displaced", request=row, generated=len(generated))
+
+    # --- the end ---
 
     def _drain(self) -> None:
+        """What never lived is told; a row that was displaced has its turn yet."""
         self._draining = True
-        for waiting in self._waiting:
-            self._turn_away(waiting.submit, "server_draining", "the server is shutting down")
-        self._waiting.clear()
+        for waiting in list(self._fresh.values()):
+            self._turn_away(waiting, "server_draining", "the server is shutting down")
 
-    def _turn_away(self, submit: Submit, code: str, why: str) -> None:
-        self._turned_away.add(submit.work.row)
-        post(submit.outlet, Failed(code, why))
+    def _cutoff(self) -> None:
+        self._cut_off = True
+        post(self._to.prefill, prefill.Cutoff())
+        while (waiting := self._first()) is not None:  # they were displaced
+            self._leave_queue(waiting.row)
+            self._fail_at_cutoff(waiting)
 
+    def _fail_at_cutoff(self, waiting: Waiting) -> None:
+        post(waiting.submit.outlet, Failed("server_shutdown", "the server is shutting down"))
 
-def _length(submit: Submit) -> RowLength:
-    return RowLength(len(submit.work.prompt), submit.work.limit)
+    def _turn_away(self, waiting: Waiting, code: str, why: str) -> None:
+        self._leave_queue(waiting.row)
+        self._turned_away.add(waiting.row)
+        post(waiting.submit.outlet, Failed(code, why))

@@ -1,10 +1,10 @@
 """The decode stepper: which rows run.
 
 Owns: the running rows with all their tokens, the grants of steps.
-Takes: Join, Convicted, Withdraw, Cutoff and Closing from prefill; Stop from emitters; results from the
-device.
+Takes: Join, Convicted, Displace, Withdraw, Cutoff and Closing from prefill; Stop from emitters; results
+from the device.
 Sends: Join, Step and Drop to the device; Tokens and Failed to emitters; Put to the store; Recover and
-Abandon back to prefill; Released and Departed to admission.
+Abandon back to prefill; Released, Displaced, Kept and Departed to admission.
 Waited for by: nobody.
 
 Decode grants the device steps ahead, so that the device never waits for Trio between two of them, and
@@ -12,7 +12,8 @@ no more than GRANT, so that a slow event loop holds the device back. Stop, Withd
 before the next step, however many are granted.
 
 A step that fails costs no stream: its rows go back to prefill with all their tokens and come again. The one
-that fails there alone is convicted. Faults that nobody is convicted of are the device's own.
+that fails there alone is convicted. Faults that nobody is convicted of are the device's own. A row that gives
+way to another goes back to admission, and comes again likewise.
 """
 
 from collections import deque
@@ -25,7 +26,17 @@ import trio
 
 from motet.channels import admission, device, prefill
 from motet.channels import store as stores
-from motet.channels.decode import Closing, Convicted, Cutoff, Join, Prepared, Stop, ToDecode, Withdraw
+from motet.channels.decode import (
+    Closing,
+    Convicted,
+    Cutoff,
+    Displace,
+    Join,
+    Prepared,
+    Stop,
+    ToDecode,
+    Withdraw,
+)
 from motet.channels.device import (
     Drop,
     Dropped,
@@ -62,12 +73,24 @@ class Running:
     outlet: Outlet[ToEmitter]
     generated: list[int]
     dropping: bool = False
-    """Its Drop is on the way: what it still gives is not told."""
+    """Its Drop is on the way."""
+    displacing: bool = False
+    """So that another has its place; admission waits for the answer."""
     withdrawn: bool = False
     stopped: bool = False
-    """It needs no more tokens, but went back to prefill before it could be dropped."""
+    """It needs no more tokens."""
     abandoned: bool = False
-    """It went back to prefill before its Withdraw came, which is there by now, and will come again."""
+    """It had left before its Withdraw came, which is with prefill by now, and will come again."""
+
+    @property
+    def told(self) -> bool:
+        """Whether its emitter is told what it still gives."""
+        return not self.dropping or self.comes_again
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it goes on after its Drop, when it has a place once more."""
+        return self.displacing and not (self.stopped or self.withdrawn)
 
 
 @attrs.define
@@ -79,11 +102,14 @@ class Fault:
     away: set[int]
 
 
+ToAdmission = admission.Released | admission.Displaced | admission.Kept | admission.Departed
+
+
 @attrs.frozen
 class Outlets:
     """Whom decode speaks to."""
 
-    admission: Outlet[admission.Released | admission.Departed]
+    admission: Outlet[ToAdmission]
     prefill: Outlet[prefill.Recover | prefill.Abandon]
     store: Outlet[stores.Put | stores.Closing]
     device: Outlet[device.DecodeCommand]
@@ -112,7 +138,7 @@ class Stepper:
         self._clock = clock
         self._rows: dict[int, Running] = {}
         self._granted = 0
-        self._recovering: dict[int, Running] = {}
+        self._away: dict[int, Running] = {}  # being recovered, or displaced: they come again with Join
         self._open_faults: list[Fault] = []
         self._unexplained: deque[float] = deque(maxlen=FAULTS)
 
@@ -131,6 +157,8 @@ class Stepper:
                 self._stop(row)
             case Withdraw(row):
                 self._withdraw(row)
+            case Displace(row):
+                self._displace(row)
             case Dropped(row, snapshot):
                 self._dropped(row, snapshot)
             case StepFault():
@@ -169,7 +197,7 @@ class Stepper:
     def _first(self, prepared: Prepared) -> Running:
         """A row as it comes, for the first time or again."""
         number = prepared.work.row
-        row = self._recovering.pop(number, None) or Running(prepared.work, prepared.outlet, [])
+        row = self._away.pop(number, None) or Running(prepared.work, prepared.outlet, [])
         self._returned(number)
         row.generated.extend(prepared.tokens)
         self._gauges.tokens += len(prepared.tokens)
@@ -181,30 +209,40 @@ class Stepper:
         running = self._rows[new.row]
         running.generated.extend(new.tokens)
         self._gauges.tokens += len(new.tokens)
-        if not running.dropping:
+        if running.told:
             post(running.outlet, Tokens(new.tokens, new.finish))
         if new.finish is not None:
+            running.stopped = True
             self._gone(running, new.snapshot)
 
     # --- leaving ---
 
     def _withdraw(self, row: int) -> None:
-        running, recovering = self._rows.get(row), self._recovering.get(row)
+        running, away = self._rows.get(row), self._away.get(row)
         if running is not None:
             running.withdrawn = True
             self._drop([row])
-        elif recovering is not None and not recovering.abandoned:
-            recovering.abandoned = True
+        elif away is not None and not away.abandoned:
+            away.abandoned = True
             post(self._to.prefill, prefill.Abandon(row))
         else:
-            self._recovering.pop(row, None)
+            self._away.pop(row, None)
             self._returned(row)
             post(self._to.admission, admission.Departed(row))
 
-    def _stop(self, row: int) -> None:
+    def _displace(self, row: int) -> None:
+        running = self._rows.get(row)
+        if running is None or running.dropping:
+            post(self._to.admission, admission.Kept(row))
+            return
+        running.displacing = True
         self._drop([row])
-        if row in self._recovering:
-            self._recovering[row].stopped = True
+
+    def _stop(self, row: int) -> None:
+        for rows in (self._rows, self._away):
+            if row in rows:
+                rows[row].stopped = True
+        self._drop([row])
 
     def _drop(self, rows: list[int]) -> None:
         running = [row for row in rows if row in self._rows and not self._rows[row].dropping]
@@ -225,7 +263,14 @@ class Stepper:
         if snapshot is not None:
             tokens = running.work.prompt + tuple(running.generated)
             post(self._to.store, stores.Put(tokens, snapshot))
+        if running.comes_again:
+            running.dropping = running.displacing = False
+            self._away[row] = running
+            post(self._to.admission, admission.Displaced(row, tuple(running.generated)))
+            return
         post(self._to.admission, admission.Released(row))
+        if running.displacing:
+            post(self._to.admission, admission.Kept(row))
         if running.withdrawn:
             post(self._to.admission, admission.Departed(row))
 
@@ -249,7 +294,7 @@ class Stepper:
             if row.dropping:
                 self._gone(row, None)
                 continue
-            self._recovering[number] = self._rows.pop(number)
+            self._away[number] = self._rows.pop(number)
             back.append(prefill.Recovering(row.work, row.outlet, tuple(row.generated)))
         self._gauges.recovered_rows += len(back)
         away = {row.work.row for row in back}
@@ -259,7 +304,7 @@ class Stepper:
         self._close_faults()
 
     def _convicted(self, row: int) -> None:
-        self._recovering.pop(row, None)
+        self._away.pop(row, None)
         self._open_faults = [fault for fault in self._open_faults if row not in fault.away]
 
     def _returned(self, row: int) -> None:

@@ -104,6 +104,11 @@ class Engine:
                 "active_rows": gauges.decode.active_rows,
                 "preparing_rows": gauges.prefill.preparing_rows,
                 "pending_rows": gauges.admission.pending_rows,
+                "pending_by_priority": {
+                    "interactive": gauges.admission.pending_rows - gauges.admission.pending_background_rows,
+                    "background": gauges.admission.pending_background_rows,
+                },
+                "displaced_rows": gauges.admission.displaced_rows,
                 "submitted_rows": gauges.admission.submitted_rows,
                 "kv_bytes": gauges.device.kv_bytes,
                 "kv_projected_bytes": gauges.admission.kv_projected_bytes,

@@ -17,9 +17,11 @@ class Joiner:
     work: Work
     outlet: Outlet[ToEmitter]
     generated: tuple[int, ...] = ()
-    """Tokens that it had when it was sent back for recovery; they are read behind the prompt."""
+    """Tokens that it had when it was sent back or displaced; they are read behind the prompt."""
+    asked: bool = True
+    """The store's answer is on its way."""
     lease: Lease | None = None
-    """The store's answer; None while that is on its way, and while the row waits for another's prefix."""
+    """That answer; None also while the row waits for another's prefix."""
     read: int = 0
     """Tokens that are in the row's caches, cached ones included."""
     reach: int = 0
@@ -32,13 +34,19 @@ class Joiner:
     """How often it has waited for another's prefix."""
     opened: bool = False
     last_turn: int = 0
+    drawn: tuple[int, ...] = ()
+    """Tokens that its last chunk gave when it was leaving already."""
     leaving: bool = False
     """Its Abandon is on the way; True also after a Cutoff."""
     withdrawn: bool = False
+    displaced: bool = False
+    """It is to give way; admission waits for the answer."""
+    failed: bool = False
+    """Its emitter was told so."""
 
     @functools.cached_property
     def tokens(self) -> tuple[int, ...]:
-        """What is to be read: the prompt, and what was generated before a recovery."""
+        """What is to be read: the prompt, and what was generated before."""
         return self.work.prompt + self.generated
 
     @property

@@ -3,6 +3,8 @@
 Both belong to the admission queue; neither does anything but count and ask.
 """
 
+from collections.abc import Collection
+
 from motet.channels import store
 from motet.channels.mailbox import Outlet, post
 from motet.engine.projection import Projection, RowLength
@@ -27,9 +29,10 @@ class Ledger:
         """The device has dropped the row."""
         del self._rows[row]
 
-    def needed(self, *candidates: RowLength) -> int:
-        """Bytes for the live rows, and for these beside them."""
-        return self._projection.needed([*self._rows.values(), *candidates])
+    def needed(self, *candidates: RowLength, without: Collection[int] = ()) -> int:
+        """Bytes for the live rows but for those ``without`` which it is asked, and for the candidates."""
+        rows = [length for row, length in self._rows.items() if row not in without]
+        return self._projection.needed([*rows, *candidates])
 
 
 class CacheShare:

@@ -1,10 +1,11 @@
 """The prefill cohort: rows whose prompts are being read.
 
 Owns: the joiners, and which of them reads next.
-Takes: Admit, Withdraw, Cutoff and Closing from admission; Recover and Abandon from decode; Lease from the
-store; results from the device.
-Sends: Take, ReleaseLease and Put to the store; Chunk and Abandon to the device; Join, Convicted, Withdraw,
-Cutoff and Closing to decode; Released to admission; Prepared and Failed to emitters.
+Takes: Admit, Displace, Withdraw, Cutoff and Closing from admission; Recover and Abandon from decode; Lease
+from the store; results from the device.
+Sends: Take, ReleaseLease and Put to the store; Chunk and Abandon to the device; Join, Convicted, Displace,
+Withdraw, Cutoff and Closing to decode; Released, Displaced and Kept to admission; Prepared and Failed to
+emitters.
 Waited for by: nobody. It waits for its inbox alone, with at most one Chunk outstanding.
 
 Who reads next, and how far, is decided chunk by chunk in turns.py; who waits for another's prefix in
@@ -23,6 +24,7 @@ import trio
 from motet.actors.chunks import ChunkSizer, next_edge
 from motet.actors.gathering import Gathering
 from motet.actors.joiner import Joiner
+from motet.actors.pace import Pace
 from motet.actors.sharing import Sharing
 from motet.actors.turns import OLDEST_EVERY, next_gang, share
 from motet.channels import admission, decode
@@ -42,7 +44,17 @@ from motet.channels.device import (
 from motet.channels.emitter import Failed, Prepared
 from motet.channels.gauges import PrefillGauges
 from motet.channels.mailbox import Outlet, post
-from motet.channels.prefill import Admit, Closing, Cutoff, Lease, Recover, Recovering, ToPrefill, Withdraw
+from motet.channels.prefill import (
+    Admit,
+    Closing,
+    Cutoff,
+    Displace,
+    Lease,
+    Recover,
+    Recovering,
+    ToPrefill,
+    Withdraw,
+)
 
 log = structlog.get_logger()
 
@@ -50,41 +62,15 @@ _IDLE_STALLS = 2  # a chunk's time, in stall targets, when nobody runs and one p
 _GANG_STALLS = 5  # likewise, when several like it are: then more of them get their due with each
 
 
-@attrs.frozen
-class Pace:
-    """How prompts are cut into chunks."""
-
-    stall: float
-    """Seconds that a chunk may take while rows run or wait."""
-    largest: int
-    """Most tokens of a chunk."""
-    forward_seconds: float
-    """A forward of one token."""
-    token_seconds: float
-    """The first estimate of what each more token adds."""
-    fixed: bool
-    """Chunks end at multiples of ``largest``, whatever the load, and hits are used only there."""
-    joiners: int
-    """Prompts that are read by turns at most; more wait for one to be done."""
-    together: bool
-    """Whether the model can read several prompts in one forward."""
-    padded: bool
-    """Whether it can read unlike numbers of tokens of each."""
-    keeps: bool
-    """Whether snapshots can be kept."""
-    cuts: bool
-    """Whether a snapshot serves shorter prefixes too."""
-
-
 ToStore = stores.Take | stores.ReleaseLease | stores.Put | stores.Closing
-ToDecode = decode.Join | decode.Convicted | decode.Withdraw | decode.Cutoff | decode.Closing
+ToDecode = decode.Join | decode.Convicted | decode.Displace | decode.Withdraw | decode.Cutoff | decode.Closing
 
 
 @attrs.frozen
 class Outlets:
     """Whom the cohort speaks to."""
 
-    admission: Outlet[admission.Released]
+    admission: Outlet[admission.Released | admission.Displaced | admission.Kept]
     store: Outlet[ToStore]
     device: Outlet[PrefillCommand]
     decode: Outlet[ToDecode]
@@ -132,8 +118,8 @@ class Cohort:
     def hear(self, message: ToPrefill) -> None:
         """Take one message and act on it."""
         match message:
-            case Admit(work, outlet):
-                self._enter(Joiner(work, outlet))
+            case Admit(work, outlet, generated):
+                self._enter(Joiner(work, outlet, generated))
             case Recover(rows):
                 self._recover(rows)
             case own.Abandon(row):
@@ -143,6 +129,8 @@ class Cohort:
                     self._leased(self._joiners[row], message)
             case Withdraw(row):
                 self._withdraw(row)
+            case Displace(row):
+                self._displace(row)
             case Chunked():
                 self._chunked(message)
             case Abandoned(row, snapshot):
@@ -172,8 +160,12 @@ class Cohort:
             self._cutoff()
 
     def _leased(self, joiner: Joiner, lease: Lease) -> None:
+        joiner.asked = False
         joiner.read = joiner.reach = lease.length
         self.gathering.came(joiner.work.row)
+        if joiner.displaced:
+            self._let_go([joiner])
+            return
         if self._keeps and self._sharing.wait(joiner, self._others(joiner)):
             post(self._to.store, stores.ReleaseLease(joiner.work.row))
             return
@@ -195,6 +187,7 @@ class Cohort:
         """Rows that waited for another's prefix look what the store has now."""
         woken = [row for row in rows if not self._joiners[row].leaving]
         for row in woken:
+            self._joiners[row].asked = True
             post(self._to.store, stores.Take(row, self._joiners[row].tokens))
         self.gathering.begin_for(woken, self._clock())
 
@@ -298,6 +291,7 @@ class Cohort:
             if read.snapshot is not None:
                 self._put(joiner.tokens + read.tokens, read.snapshot)
             if joiner.leaving:
+                joiner.drawn = read.tokens
                 continue
             row = joiner.work.row
             del self._joiners[row]
@@ -322,6 +316,18 @@ class Cohort:
         joiner.withdrawn = True
         self._let_go([joiner])
 
+    def _displace(self, row: int) -> None:
+        joiner = self._joiners.get(row)
+        if joiner is None:
+            self._passed_on.discard(row)
+            post(self._to.decode, decode.Displace(row))
+        elif joiner.leaving:
+            post(self._to.admission, admission.Kept(row))
+        else:
+            joiner.displaced = True
+            if not joiner.asked:  # else the answer would meet the row when it has come again
+                self._let_go([joiner])
+
     def _let_go(self, joiners: Iterable[Joiner]) -> None:
         on_device = []
         for joiner in joiners:
@@ -341,7 +347,7 @@ class Cohort:
         if joiner is None:  # it had failed meanwhile
             return
         if snapshot is not None:
-            self._put(joiner.tokens, snapshot)
+            self._put(joiner.tokens + joiner.drawn, snapshot)
         self._gone(joiner)
 
     def _gone(self, joiner: Joiner) -> None:
@@ -349,12 +355,18 @@ class Cohort:
         del self._joiners[row]
         self.gathering.came(row)
         self._wake(self._sharing.left(row))
+        if joiner.displaced and not (joiner.withdrawn or joiner.failed):
+            post(self._to.admission, admission.Displaced(row, joiner.generated))
+            return
         post(self._to.admission, admission.Released(row))
+        if joiner.displaced:
+            post(self._to.admission, admission.Kept(row))
         if joiner.withdrawn:
             post(self._to.decode, decode.Withdraw(row))
 
     def _fault(self, joiner: Joiner, error: str) -> None:
         row = joiner.work.row
+        joiner.failed = True
         log.error("preparation failed", request=row, error=error, recovering=bool(joiner.generated))
         if joiner.generated:
             post(joiner.outlet, Failed("step_failed", error))
@@ -368,6 +380,7 @@ class Cohort:
         joiners = list(self._joiners.values())
         for joiner in joiners:
             if not joiner.leaving:
+                joiner.failed = True
                 post(joiner.outlet, Failed("server_shutdown", "the server is shutting down"))
         self._let_go(joiners)
         if not self._cut_off:

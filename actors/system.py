@@ -26,8 +26,9 @@ from motet.actors.decode import GRANT, decode
 from motet.actors.device import DeviceLoop, DevicePort, FromThread, Log, Watch, device
 from motet.actors.engine import DEFAULT_MAX_TOKENS, Ends, Engine, EngineInfo
 from motet.actors.executor import Executor
+from motet.actors.pace import Pace
 from motet.actors.persister import persister
-from motet.actors.prefill import Pace, prefill
+from motet.actors.prefill import prefill
 from motet.actors.store import store
 from motet.actors.stream import EngineDied
 from motet.channels.admission import ToAdmission
@@ -169,10 +170,10 @@ class Mailboxes:
         self.seats = seats = 4 * settings.batch
         open_requests = seats + settings.queue_limit
         self.to_admission, self.admission = trio.open_memory_channel[ToAdmission](
-            2 * open_requests + 2 * seats + 3
+            2 * open_requests + 2 * seats + 4
         )
-        self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](6 * seats + 3)
-        self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 2)
+        self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](6 * seats + 4)
+        self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 3)
         self.to_store, self.store = trio.open_memory_channel[ToStore](7 * seats + 3)
         self.to_persister, self.persister = trio.open_memory_channel[ToPersister](seats + 1)
         self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)

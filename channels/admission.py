@@ -1,7 +1,8 @@
 """To the admission queue.
 
 Credits: callers hold a ticket for each Submit and its one Withdraw; decode and prefill send one
-Released and decode one Departed a seat; the store answers the one Trim that is out.
+Released and decode one Departed a seat; the store answers the one Trim that is out, and prefill or decode the
+one Displace.
 """
 
 import attrs
@@ -41,6 +42,21 @@ class Departed:
 
 
 @attrs.frozen
+class Displaced:
+    """The row has given way: the device has dropped its arrays. It goes on behind these tokens."""
+
+    row: int
+    generated: tuple[int, ...]
+
+
+@attrs.frozen
+class Kept:
+    """The row that was to give way does not: it is ending, or being recovered."""
+
+    row: int
+
+
+@attrs.frozen
 class Trimmed:
     """The store holds no more than the last Trim allowed, and will not."""
 
@@ -55,4 +71,4 @@ class Cutoff:
     """The grace of a drain is over: end what is left, truthfully."""
 
 
-ToAdmission = Submit | Withdraw | Released | Departed | Trimmed | Drain | Cutoff
+ToAdmission = Submit | Withdraw | Released | Departed | Displaced | Kept | Trimmed | Drain | Cutoff

@@ -1,7 +1,7 @@
 """To the decode stepper: from prefill, from emitters, from the device.
 
-Credits: Join, Withdraw and Stop once a seat each; Dropped once a seat; device replies are bounded by
-the steps that decode has granted.
+Credits: Join, Withdraw and Stop once a seat each; one Displace; Dropped once a seat; device replies are
+bounded by the steps that decode has granted.
 """
 
 import attrs
@@ -48,6 +48,16 @@ class Withdraw:
 
 
 @attrs.frozen
+class Displace:
+    """Let the row go if it runs here, but keep its tokens: it will come again.
+
+    Answered by admission.Displaced or admission.Kept.
+    """
+
+    row: int
+
+
+@attrs.frozen
 class Stop:
     """The emitter has seen a stop string, or has failed: the row needs no more tokens."""
 
@@ -64,4 +74,16 @@ class Closing:
     """Nothing more comes from prefill, and no row is left: leave."""
 
 
-ToDecode = Join | Convicted | Withdraw | Stop | Cutoff | Closing | Stepped | StepFault | JoinFault | Dropped
+ToDecode = (
+    Join
+    | Convicted
+    | Withdraw
+    | Displace
+    | Stop
+    | Cutoff
+    | Closing
+    | Stepped
+    | StepFault
+    | JoinFault
+    | Dropped
+)

@@ -8,6 +8,10 @@ class AdmissionGauges:
     """Written by the admission queue."""
 
     pending_rows: int = 0
+    pending_background_rows: int = 0
+    """Of the pending ones."""
+    displaced_rows: int = 0
+    """How often a row gave way to an interactive one."""
     live_rows: int = 0
     submitted_rows: int = 0
     kv_projected_bytes: int = 0

@@ -1,7 +1,7 @@
 """To the prefill cohort: from admission, from the store, from the device, and back from decode.
 
-Credits: two messages a seat from admission, one Lease a seat, one device reply outstanding and one
-Abandoned a seat; from decode one Recover a fault, which the next waits for, and one Abandon a seat.
+Credits: two messages a seat from admission and one Displace, one Lease a seat, one device reply outstanding
+and one Abandoned a seat; from decode one Recover a fault, which the next waits for, and one Abandon a seat.
 """
 
 import attrs
@@ -14,10 +14,24 @@ from motet.channels.request import Work
 
 @attrs.frozen
 class Admit:
-    """A row to prepare. It holds a seat until its Withdraw has passed."""
+    """A row to prepare. It holds a seat until its Withdraw has passed.
+
+    One that was displaced comes again, with the tokens that it had ``generated`` until then.
+    """
 
     work: Work
     outlet: Outlet[ToEmitter]
+    generated: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Displace:
+    """Let the row go if it is here, or pass this on: it will be admitted again.
+
+    Follows the row's Admit; answered by admission.Displaced or admission.Kept. One is out at a time.
+    """
+
+    row: int
 
 
 @attrs.frozen
@@ -76,4 +90,4 @@ class Closing:
     """Nothing more comes from admission, and no row is left: leave, telling those downstream."""
 
 
-ToPrefill = Admit | Withdraw | Recover | Abandon | Lease | Cutoff | Closing | Chunked | Abandoned
+ToPrefill = Admit | Withdraw | Displace | Recover | Abandon | Lease | Cutoff | Closing | Chunked | Abandoned

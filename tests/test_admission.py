@@ -23,7 +23,7 @@ from motet.channels.admission import (
 )
 from motet.channels.emitter import Accepted, Failed, Rejected
 from motet.channels.gauges import AdmissionGauges
-from motet.channels.request import Sampling, Work
+from motet.channels.request import Priority, Sampling, Work
 from motet.engine.projection import Activations, Projection
 
 # A row of the tests below is 30 tokens: 512 columns, twice while rewritten: 1,024 bytes.
@@ -39,8 +39,11 @@ class Heard(list[Any]):
         self.append(value)
 
 
-def submit(row: int, emitter: Heard, prompt: int = 20) -> Submit:
-    return Submit(Work(row, (5,) * prompt, 10, Sampling(), frozenset()), emitter)
+def submit(
+    row: int, emitter: Heard, prompt: int = 20, client: str = "", priority: Priority = "interactive"
+) -> Submit:
+    work = Work(row, (5,) * prompt, 10, Sampling(), frozenset(), client=client, priority=priority)
+    return Submit(work, emitter)
 
 
 class Desk:
@@ -62,10 +65,15 @@ class Desk:
         limits = Limits(places, seats, waiting, patience)
         self.queue = Admission(outlets, limits, budget, self.gauges, lambda: self.now)
 
-    def submit(self, *rows: int, prompt: int = 20) -> None:
+    def submit(
+        self, *rows: int, prompt: int = 20, client: str = "", priority: Priority = "interactive"
+    ) -> None:
         for row in rows:
             self.emitters[row] = Heard()
-            self.queue.hear(submit(row, self.emitters[row], prompt))
+            self.queue.hear(submit(row, self.emitters[row], prompt, client, priority))
+
+    def background(self, *rows: int, prompt: int = 20) -> None:
+        self.submit(*rows, prompt=prompt, priority="background")
 
     def hear(self, *messages: ToAdmission) -> None:
         for message in messages:
@@ -78,6 +86,10 @@ class Desk:
     @property
     def withdrawn(self) -> list[int]:
         return [m.row for m in self.prefill if isinstance(m, prefill.Withdraw)]
+
+    @property
+    def displaced(self) -> list[int]:
+        return [m.row for m in self.prefill if isinstance(m, prefill.Displace)]
 
 
 def test_rows_are_admitted_in_the_order_they_came() -> None:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motet.actors.decode import GRANT, Outlets, Stepper, decode
-from motet.channels import device
+from motet.channels import device, prefill
 from motet.channels import store as stores
-from motet.channels.admission import Departed, Released
-from motet.channels.decode import Closing, Cutoff, Join, Prepared, Stop, ToDecode, Withdraw
+from motet.channels.admission import Departed, Displaced, Kept, Released
+from motet.channels.decode import Closing, Cutoff, Displace, Join, Prepared, Stop, ToDecode, Withdraw
 from motet.channels.device import Drop, Dropped, JoinFault, RowTokens, Snapshot, Step, StepFault, Stepped
 from motet.channels.emitter import Failed, Finish, Tokens
 from motet.channels.gauges import DecodeGauges
@@ -239,3 +239,78 @@ async def test_the_actor_leaves_at_closing_and_tells_the_store() -> None:
     with trio.fail_after(10):
         await decode(inbox, Outlets(Heard(), Heard(), to_store, Heard()), DecodeGauges())
     assert to_store == [stores.Closing()]
+
+
+# --- giving way -------------------------------------------------------------------------------
+
+
+def test_a_displaced_row_is_told_what_was_on_its_way_and_goes_on_when_it_comes_again() -> None:
+    bench = Bench()
+    bench.join(1)
+    bench.hear(Displace(1), stepped(RowTokens(1, (11,))), Dropped(1, snapshot(4)))
+    assert bench.dropped == [(1,)] and bench.admission == [Displaced(1, (100, 11))]
+    (put,) = bench.store
+    assert put.tokens == (1, 1, 1, 100, 11)  # the last has not been read yet
+    assert bench.gauges.active_rows == 0
+    work = Work(1, (1,) * 3, 50, Sampling(), frozenset())
+    bench.hear(Join((Prepared(work, bench.emitters[1], (12, 13), None),)), stepped(RowTokens(1, (14,))))
+    assert bench.emitters[1] == [Tokens(tokens, None) for tokens in ((100,), (11,), (12, 13), (14,))]
+    bench.hear(Displace(1), Dropped(1, None))
+    assert bench.admission[1:] == [Displaced(1, (100, 11, 12, 13, 14))]
+
+
+GIVING_WAY: dict[str, list[ToDecode]] = {
+    # What decode hears of a row that runs. Whatever it is, admission is answered once; the row leaves once.
+    "ends first": [Displace(1), stepped(RowTokens(1, (11,), "length")), Dropped(1, None), Withdraw(1)],
+    "ended before": [stepped(RowTokens(1, (11,), "length")), Displace(1), Withdraw(1)],
+    "stops meanwhile": [Displace(1), Stop(1), stepped(RowTokens(1, (11,))), Dropped(1, None), Withdraw(1)],
+    "stopped before": [Stop(1), Displace(1), Dropped(1, None), Withdraw(1)],
+    "withdrawn meanwhile": [Displace(1), Withdraw(1), Dropped(1, None)],
+    "cut off before": [Cutoff(), Displace(1), Dropped(1, None), Withdraw(1)],
+}
+
+
+@pytest.mark.parametrize("way", GIVING_WAY)
+def test_a_row_that_ends_while_it_gives_way_is_kept_and_departs_once(way: str) -> None:
+    bench = Bench()
+    bench.join(1)
+    bench.hear(*GIVING_WAY[way])
+    assert sorted(map(repr, bench.admission)) == sorted(map(repr, [Kept(1), Released(1), Departed(1)]))
+    assert bench.admission.index(Released(1)) < bench.admission.index(Departed(1))
+    assert bench.admission.index(Kept(1)) < bench.admission.index(Departed(1))
+    assert bench.emitters[1].count(Tokens((11,), None)) == 0 and bench.prefill == []
+
+
+@pytest.mark.parametrize("fault", [faulted(1), JoinFault((1,), "boom")])
+def test_a_fault_of_a_row_that_gives_way_costs_it_nothing(fault: ToDecode) -> None:
+    bench = Bench()
+    bench.join(1)
+    bench.hear(Displace(1), fault, Dropped(1, None))
+    assert bench.admission == [Displaced(1, (100,))] and bench.prefill == []
+    assert bench.emitters[1] == [Tokens((100,), None)]
+
+
+def test_a_row_that_is_being_recovered_does_not_give_way() -> None:
+    bench = Bench()
+    bench.join(1)
+    bench.hear(faulted(1), Displace(1))
+    assert bench.admission == [Kept(1)]
+
+
+def test_a_displaced_row_that_was_stopped_meanwhile_is_dropped_when_it_comes() -> None:
+    bench = Bench()
+    bench.join(1)
+    bench.hear(Displace(1), Dropped(1, None), Stop(1))
+    work = Work(1, (1,) * 3, 50, Sampling(), frozenset())
+    bench.hear(Join((Prepared(work, bench.emitters[1], (12,), None),)), Dropped(1, None), Withdraw(1))
+    assert bench.dropped == [(1,), (1,)] and bench.emitters[1] == [Tokens((100,), None)]
+    assert bench.admission == [Displaced(1, (100,)), Released(1), Departed(1)]
+
+
+def test_the_withdraw_of_a_displaced_row_ends_here_when_prefill_has_sent_it_again() -> None:
+    bench = Bench()
+    bench.join(1)
+    bench.hear(Displace(1), Dropped(1, None), Withdraw(1))
+    assert bench.prefill == [prefill.Abandon(1)]
+    bench.hear(Withdraw(1))
+    assert bench.admission == [Displaced(1, (100,)), Departed(1)]

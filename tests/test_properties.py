@@ -1,4 +1,4 @@
-"""The actors under random submits, withdrawals, slow readers, faults and drains.
+"""The actors under random submits, withdrawals, slow readers, rows that give way, faults and drains.
 
 Rules collect a plan; the plan runs in virtual time on a scripted device. Whatever the plan: each caller that
 stays gets exactly one terminal event a row, its text is the script's, the ledger ends at zero, the device
@@ -20,7 +20,7 @@ import families
 import motet
 from motet.actors.stream import EngineDied
 from motet.actors.system import Settings
-from motet.channels.request import Sampling, Work
+from motet.channels.request import Priority, Sampling, Work
 from motet.engine.projection import RowLength
 from scripted import ScriptedSystem, scripted_projection, scripted_system, token_of
 
@@ -43,12 +43,14 @@ class Caller:
     events: list[motet.Event] = attrs.Factory(list)
     refused: str | None = None
     left: bool = False
-    row: int | None = None
+    client: str = ""
+    priority: Priority = "interactive"
 
     async def run(self, engine: motet.Engine) -> None:
         with trio.move_on_after(float("inf") if self.leave_after is None else self.leave_after) as scope:
             try:
-                async with engine.generate(self.prompt, max_tokens=self.limit) as stream:
+                options = {"client": self.client, "priority": self.priority}
+                async with engine.generate(self.prompt, max_tokens=self.limit, **options) as stream:
                     async for event in stream:
                         self.events.append(event)
                         await trio.sleep(self.read_every)
@@ -138,13 +140,27 @@ class Plan(RuleBasedStateMachine):
         limit=st.integers(1, 30),
         leave=st.one_of(st.none(), st.floats(0, 1.5)),
         read_every=st.sampled_from([0.0, 0.0, 0.1]),
+        whose=st.sampled_from(["a", "a", "b", "c"]),
+        priority=st.sampled_from(["interactive", "background", "background"]),
+        pause=st.sampled_from([0.0, 0.0, 0.03, 0.2]),
     )
-    def submit(self, length: int, shared: bool, limit: int, leave: float | None, read_every: float) -> None:
+    def submit(
+        self,
+        length: int,
+        shared: bool,
+        limit: int,
+        leave: float | None,
+        read_every: float,
+        whose: str,
+        priority: Priority,
+        pause: float,
+    ) -> None:
         first = 5 if shared else 5 + len(self.actions) % 40
         prompt = tuple(3 + (first + i) % 300 for i in range(length))
 
         async def action(run: Run) -> None:
-            caller = Caller(prompt, limit, leave, read_every)
+            await trio.sleep(pause)
+            caller = Caller(prompt, limit, leave, read_every, client=whose, priority=priority)
             run.callers.append(caller)
             run.nursery.start_soon(caller.run, run.system.engine)
 
