@@ -15,7 +15,7 @@ import trio
 
 from motet.actors.emitter import emitter
 from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens
-from motet.actors.request import Request
+from motet.actors.request import MOST_ROWS, Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
@@ -29,6 +29,7 @@ from motet.engine.text import TextStream
 
 DEFAULT_MAX_TOKENS = 512
 _CHECKED_AT_ONCE = 4096  # token ids
+_SEEDS = 1 << 64
 _FLUSH = 5.0  # seconds that callers have to leave after a drain's end
 
 
@@ -135,7 +136,7 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def generate(self, prompt: Prompt, **options: Any) -> AsyncIterator[Stream]:
-        """Open one row; see Request for the options. Leaving the block cancels it.
+        """Open a row, or ``n``; see Request for the options. Leaving the block cancels them.
 
         Raises:
             InvalidRequest: the request cannot be served as it stands.
@@ -147,20 +148,23 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator[Stream]:
-        """As ``generate`` for several rows at once: their events carry the row's index."""
-        prompts = [await self._tokens(request) for request in requests]
-        works = [self._work(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
+        """As ``generate`` for several requests at once.
+
+        Events carry the row's index: the first request's rows come first.
+        """
+        rows_of = [(request, await self._works(request)) for request in requests]
+        opening = [(request, work) for request, works in rows_of for work in works]
         with contextlib.ExitStack() as leaving:
             to_caller, events = trio.open_memory_channel[caller.ToCaller](float("inf"))
             leaving.enter_context(events)
             rows = Rows()
             leaving.callback(rows.withdraw_all)
             with to_caller:
-                for index, (request, work) in enumerate(zip(requests, works, strict=True)):
+                for index, (request, work) in enumerate(opening):
                     continued = _continued(request, work.prompt)
                     text = partial(TextStream, self.tokenizer, request.stop, continued)
                     rows.opened(index, self._open(work, index, text, to_caller.clone()))
-            stream = Stream(events, len(requests), rows, lambda: self.death)
+            stream = Stream(events, len(opening), rows, lambda: self.death)
             await stream.accepted()
             yield stream
 
@@ -202,6 +206,24 @@ class Engine:
         return await trio.to_thread.run_sync(
             self._intake.read, request.prompt, request.param, limiter=self._tokenizing
         )
+
+    async def _works(self, request: Request) -> list[Work]:
+        """The request's rows."""
+        if not 1 <= request.n <= MOST_ROWS:
+            raise InvalidRequest(f"'n' must be from 1 to {MOST_ROWS}", "n")
+        read = await self._tokens(request)
+        first = self._work(request, read)
+        if request.n == 1:
+            return [first]
+        # Its snapshot is all that the others need, wherever caches cannot be cut; and if its one chunk is
+        # on its way already when they come, it keeps one all the same.
+        end = {len(read.tokens) - 1} - {0}
+        first = attrs.evolve(first, boundaries=tuple(sorted({*read.boundaries} | end)), siblings=first.row)
+        rows = [first]
+        for i in range(1, request.n):
+            sampling = attrs.evolve(first.sampling, seed=(first.sampling.seed + i) % _SEEDS)
+            rows.append(attrs.evolve(first, row=next(self._numbers), sampling=sampling))
+        return rows
 
     def _work(self, request: Request, read: Tokens) -> Work:
         prompt = read.tokens

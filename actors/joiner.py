@@ -54,6 +54,10 @@ class Joiner:
         """Tokens still to read."""
         return len(self.tokens) - self.read
 
+    def keeps(self, length: int) -> bool:
+        """Whether a snapshot of so many tokens is still to be taken, perhaps with the chunk on its way."""
+        return self.read < length and length in self.stops
+
     @property
     def to_stop(self) -> int:
         """Tokens until the next stop; all that are left if there is none."""

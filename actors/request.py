@@ -8,6 +8,9 @@ import attrs
 from motet.actors.intake import Prompt
 from motet.channels.request import Priority, Sampling
 
+MOST_ROWS = 8
+"""Rows of one request at most."""
+
 
 @attrs.frozen
 class Request:
@@ -31,6 +34,8 @@ class Request:
         tools: what the chat's template is told that the model may call, in OpenAI's form.
         template: more values for the chat's template.
         client: whose the request is; priority: 'interactive' or 'background'.
+        n: rows to generate, MOST_ROWS at most. The prompt is read once. Row i draws with ``seed`` + i, and is
+            the row that a request of its own with that seed would be.
     """
 
     prompt: Prompt
@@ -55,6 +60,7 @@ class Request:
     template: Mapping[str, Any] = attrs.Factory(dict)
     client: str = ""
     priority: Priority = "interactive"
+    n: int = 1
 
     def sampling(self, seed: int) -> Sampling:
         """How to draw, with the seed that was asked for or drawn."""

@@ -13,7 +13,7 @@ from motet.actors.joiner import Joiner
 from motet.actors.prefixes import common_prefix
 
 LEAST = 128
-"""Tokens that waiting must spare."""
+"""Tokens that waiting must spare, but for rows of one request: their prompt is read once, however short."""
 _WAITS = 3  # times that a row waits at most: a store too small to keep a prefix must not stall it
 
 
@@ -41,14 +41,14 @@ class Sharing:
         if joiner.waits >= _WAITS:
             return False
         readers = [other for other in others if other.lease is not None and not other.leaving]
-        shared = [(self._shared(joiner, reader), reader) for reader in readers]
-        length, reader = max(shared, key=lambda pair: pair[0], default=(0, joiner))
-        if length - joiner.read < LEAST:
+        shared = [(self._shared(joiner, reader), _siblings(joiner, reader), reader) for reader in readers]
+        length, siblings, reader = max(shared, key=lambda one: one[:2], default=(0, False, joiner))
+        if length - joiner.read < (1 if siblings else LEAST):
             return False
         joiner.waits += 1
         if reader.reach <= length:
             reader.stops.add(length)
-        else:  # the chunk on its way keeps nothing: the one behind it will
+        elif not reader.keeps(length):  # the chunk on its way does not: the one behind it will
             reader.publish = True
             length = reader.reach + 1
         self._waits[joiner.work.row] = Wait(reader.work.row, length)
@@ -58,6 +58,8 @@ class Sharing:
         """Tokens that the row would be spared from reading, counted from its start; 0 if it is too late."""
         last = min(len(joiner.tokens), len(reader.tokens)) - 1
         length = min(common_prefix(joiner.tokens, reader.tokens), last)
+        if reader.keeps(length):
+            return length
         ending = reader.reach >= len(reader.tokens)
         passed = reader.reach > length and not self._cuts
         return 0 if ending or passed else length
@@ -76,3 +78,7 @@ class Sharing:
         for row in woken:
             del self._waits[row]
         return woken
+
+
+def _siblings(one: Joiner, other: Joiner) -> bool:
+    return one.work.siblings == other.work.siblings != 0

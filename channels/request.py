@@ -51,3 +51,5 @@ class Work:
     client: str = ""
     """Whose it is; admission is fair between clients."""
     priority: Priority = "interactive"
+    siblings: int = 0
+    """What rows of one request that have the same prompt share, so that one reads it for all; 0 for none."""
