@@ -85,11 +85,11 @@ async def _complete(
         raise NotTaken("draining")
     asked = await _body(form)
     _check_model(asked.model, model)
-    rows = asked.requests(_client())
-    stream = await _open(engine, rows)
-    answer = Answer(kind, model, len(rows), asked.include_usage)
+    requests, n = asked.requests(_client()), asked.n or 1
+    stream = await _open(engine, requests)
+    answer = Answer(kind, model, len(requests), n, asked.include_usage)
     if not asked.stream:
-        return jsonify(await _whole(stream, answer, len(rows)))
+        return jsonify(await _whole(stream, answer, n * len(requests)))
     response = Response(Events(stream, answer), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
@@ -123,11 +123,11 @@ def _check_model(asked: str, model: str) -> None:
         )
 
 
-async def _open(engine: Engine, rows: list[Request]) -> Stream:
+async def _open(engine: Engine, requests: list[Request]) -> Stream:
     """The rows' stream; it ends with this HTTP request, however that ends."""
     leases = cast(dict[str, Any], request.scope)[LEASES]
     try:
-        stream: Stream = await leases.enter_async_context(engine.open_rows(rows))
+        stream: Stream = await leases.enter_async_context(engine.open_rows(requests))
     except Exception as error:
         raise as_http_error(error) from error
     return stream

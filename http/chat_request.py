@@ -215,7 +215,7 @@ class ChatRequest(Generation):
         row = Request(
             messages, **options, tools=tools, template=self._template(), param="messages", client=client
         )
-        return self.copies(row)
+        return [row]
 
     def _template(self) -> dict[str, Any]:
         effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}

@@ -30,11 +30,20 @@ TEXT = Kind("cmpl-", "text_completion", "text_completion", False)
 
 
 class Answer:
-    """One response: its identity, and how events are written in its form."""
+    """One response: its identity, and how events are written in its form.
 
-    def __init__(self, kind: Kind, model: str, rows: int, include_usage: bool) -> None:
+    Args:
+        kind: which route's.
+        model: its name.
+        prompts: how many the request has.
+        n: choices of each; the first prompt's come first.
+        include_usage: whether a stream ends with the usage.
+    """
+
+    def __init__(self, kind: Kind, model: str, prompts: int, n: int, include_usage: bool) -> None:
         self._kind = kind
-        self._rows = rows
+        self._rows = prompts * n
+        self._n = n
         self._include_usage = include_usage
         self._id = kind.prefix + secrets.token_hex(12)
         self._created = int(time.time())
@@ -59,7 +68,7 @@ class Answer:
             "created": self._created,
             "model": self._model,
             "choices": choices,
-            "usage": _usage([end.usage for end in ends]),
+            "usage": _usage([end.usage for end in ends], self._n),
         }
 
     # --- streamed ---
@@ -89,7 +98,7 @@ class Answer:
         """What a stream ends with."""
         if not self._include_usage or len(self._usage) < self._rows:
             return "data: [DONE]\n\n"
-        usage = _compact(_usage(list(self._usage.values())))
+        usage = _compact(_usage([self._usage[index] for index in range(self._rows)], self._n))
         return f'{self._head}[],"usage":{usage}}}\n\ndata: [DONE]\n\n'
 
     @property
@@ -126,12 +135,13 @@ def _call(event: ToolCall) -> dict[str, Any]:
     return {"index": event.call, "id": event.id, "type": "function", "function": function}
 
 
-def _usage(rows: list[Usage]) -> dict[str, Any]:
-    prompt = sum(row.prompt_tokens for row in rows)
+def _usage(rows: list[Usage], n: int) -> dict[str, Any]:
+    """The rows' together: each prompt counts once, by the first of its ``n`` rows."""
+    prompt = sum(row.prompt_tokens for row in rows[::n])
     completion = sum(row.completion_tokens for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows)},
+        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
     }

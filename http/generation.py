@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-import attrs
 from annotated_types import Ge, Gt, Le, Len, MinLen
 from pydantic import BaseModel, Field
 
-from motet import InvalidRequest, Request
+from motet import InvalidRequest
+from motet.actors.request import MOST_ROWS
 from motet.http.schema import Body
 
 IGNORED = frozenset(
@@ -27,7 +27,6 @@ IGNORED = frozenset(
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "best_of": (1,),
     "chat_template_kwargs": ({},),
     "echo": (False,),
     "frequency_penalty": (0,),
@@ -37,7 +36,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "logprobs": (False,),
     "modalities": (["text"],),
-    "n": (1,),
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "presence_penalty": (0,),
@@ -92,7 +90,8 @@ class Generation(Body):
     seed: Annotated[int, Ge(0), Le((1 << 63) - 1)] | None = None
     """With the sample's index it alone picks the random numbers."""
     stop: NonEmpty | Annotated[list[NonEmpty], Len(0, 16)] | None = None
-    n: Annotated[int, Ge(1), Le(8)] | None = None
+    n: Annotated[int, Ge(1), Le(MOST_ROWS)] | None = None
+    """Answers to give: the i-th, from 0, is that of a request of its own with ``seed`` + i."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: Literal["interactive", "background"] | None = None
@@ -126,14 +125,9 @@ class Generation(Body):
             "seed": self.seed,
             "stop": stop,
             "priority": self.priority,
+            "n": self.n,
         }
         return {name: value for name, value in asked.items() if value is not None}
-
-    def copies(self, row: Request) -> list[Request]:
-        """``n`` of a row, each with a seed of its own."""
-        if self.seed is None:
-            return [row] * (self.n or 1)
-        return [attrs.evolve(row, seed=(self.seed + i) % (1 << 63)) for i in range(self.n or 1)]
 
 
 def refuse_unsupported(body: Body) -> None:

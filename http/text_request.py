@@ -8,7 +8,8 @@ from typing import Annotated
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from motet import Request
+from motet import InvalidRequest, Request
+from motet.actors.request import MOST_ROWS
 from motet.http.generation import Generation, NonEmpty, refuse_unsupported
 
 Ids = Annotated[list[int], Field(fail_fast=True, min_length=1)]
@@ -21,26 +22,25 @@ Prompt = (
 
 
 class TextRequest(Generation):
-    """A text completion: one row a prompt."""
+    """A text completion."""
 
     prompt: Prompt
     """Text, token ids, or a list of either."""
     suffix: str | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Ge(1), Le(8)] | None = None
+    best_of: Annotated[int, Ge(1), Le(MOST_ROWS)] | None = None
+    """As many as ``n``: all that are made are given."""
     logprobs: Annotated[int, Ge(0), Le(20)] | None = None
 
     def requests(self, client: str) -> list[Request]:
-        """Its rows: ``n`` of the first prompt, then those of the next."""
+        """One a prompt."""
         refuse_unsupported(self)
+        if self.best_of not in {None, self.n or 1}:
+            raise InvalidRequest("'best_of' must be 'n'", "best_of", "unsupported_parameter")
         options = self.options()
         if self.logprobs is not None:
             options["logprobs"] = self.logprobs
-        return [
-            row
-            for prompt in self._prompts()
-            for row in self.copies(Request(prompt, **options, param="prompt", client=client))
-        ]
+        return [Request(prompt, **options, param="prompt", client=client) for prompt in self._prompts()]
 
     def _prompts(self) -> list[str] | list[list[int]]:
         if isinstance(self.prompt, str):

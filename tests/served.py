@@ -65,6 +65,8 @@ class Told:
     """What a stream said: its text, how it ended, its usage."""
 
     text: str = ""
+    texts: dict[int, str] = attrs.Factory(dict)
+    """Each choice's."""
     finish: str | None = None
     usage: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -101,7 +103,9 @@ def take_line(told: Told, line: str) -> None:
         return
     told.usage = chunk.get("usage") or told.usage
     for choice in chunk["choices"]:
-        told.text += choice["delta"].get("content", "") if "delta" in choice else choice["text"]
+        said = choice["delta"].get("content", "") if "delta" in choice else choice["text"]
+        told.text += said
+        told.texts[choice["index"]] = told.texts.get(choice["index"], "") + said
         told.finish = choice["finish_reason"] or told.finish
 
 

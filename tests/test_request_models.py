@@ -112,10 +112,20 @@ def test_max_completion_tokens_is_stronger() -> None:
     assert rows(CHAT | {"max_tokens": 5, "max_completion_tokens": 7})[0].max_tokens == 7
 
 
-def test_n_rows_have_seeds_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(UNSUPPORTED, "n", raising=False)
-    assert [row.seed for row in rows(CHAT | {"n": 3, "seed": 5})] == [5, 6, 7]
-    assert [row.prompt for row in rows(TEXT | {"n": 2, "prompt": ["a", "b"]})] == ["a", "a", "b", "b"]
+def test_n_rows_of_each_prompt_are_asked_for() -> None:
+    assert [(row.n, row.seed) for row in rows(CHAT | {"n": 3, "seed": 5})] == [(3, 5)]
+    assert [(row.n, row.prompt) for row in rows(TEXT | {"n": 2, "prompt": ["a", "b"]})] == [
+        (2, "a"),
+        (2, "b"),
+    ]
+
+
+def test_all_that_are_made_are_given() -> None:
+    assert rows(TEXT | {"best_of": 1}) and rows(TEXT | {"n": 3, "best_of": 3})
+    for other in ({"best_of": 2}, {"n": 2, "best_of": 1}, {"n": 2, "best_of": 3}):
+        with pytest.raises(InvalidRequest) as refused:
+            rows(TEXT | other)
+        assert refused.value.param == "best_of"
 
 
 def test_messages_are_what_a_template_reads() -> None:
@@ -138,7 +148,7 @@ def test_messages_are_what_a_template_reads() -> None:
 def test_every_field_has_an_effect_or_says_that_it_has_none(form: type[BaseModel]) -> None:
     """Nothing is declared and then forgotten."""
     used = {field.name for field in attrs.fields(Request)} | {
-        "frequency_penalty", "max_completion_tokens", "messages", "model", "n", "reasoning_effort",
+        "best_of", "frequency_penalty", "max_completion_tokens", "messages", "model", "reasoning_effort",
         "repetition_context_size", "stream", "stream_options",
     }  # fmt: skip
     assert set(form.model_fields) - used <= IGNORED | UNSUPPORTED.keys()
