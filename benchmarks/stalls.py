@@ -141,7 +141,8 @@ def _gaps(reply: Reply, begin: float, end: float) -> list[float]:
     return gaps
 
 
-def _last_gaps(replies: list[Reply]) -> list[float]:
+def last_gaps(replies: list[Reply]) -> list[float]:
+    """The last gaps of each stream."""
     return [gap for reply in replies for gap in _gaps(reply, 0.0, now())[-_READS:]]
 
 
@@ -156,7 +157,7 @@ def _ended(replies: list[Reply]) -> tuple[str, ...]:
 async def long_joins(client: Client) -> list[Outcome]:
     """Case i."""
     async with client.running(_SEVEN) as streams:
-        step = statistics.median(_last_gaps(streams))
+        step = statistics.median(last_gaps(streams))
         begin = now()
         await client.complete(_LONG, _EIGHT, Reply())
         end = now()
@@ -168,7 +169,7 @@ async def long_joins(client: Client) -> list[Outcome]:
 async def short_while_seven_run(client: Client) -> list[Outcome]:
     """Case ii."""
     async with client.running(_SEVEN) as streams:
-        step = statistics.median(_last_gaps(streams))
+        step = statistics.median(last_gaps(streams))
         outcome = await _short_meets(client, "first token", [_LONG], 2 * client.stall, step)
         return [attrs.evolve(outcome, remarks=outcome.remarks + _ended(streams))]
 
@@ -197,7 +198,7 @@ async def largest_join(client: Client) -> list[Outcome]:
     length = await client.context() - 2
     prompts = [client.draw(length) for _ in range(_EIGHT)]
     async with client.running(_SEVEN) as streams:
-        step = statistics.median(_last_gaps(streams))
+        step = statistics.median(last_gaps(streams))
         begin = now()
         async with trio.open_nursery() as nursery:
             for prompt in prompts:
