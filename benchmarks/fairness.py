@@ -77,12 +77,17 @@ class Client:
             await trio.sleep(0.2)
 
 
+def _told(reply: Reply) -> int:
+    """Reads with text: a stream that waits gets comments."""
+    return sum(data.startswith(b"data: ") for _, data in reply.reads)
+
+
 async def _until_running(replies: list[Reply], count: int, reads: int) -> list[Reply]:
     """The streams that run, when so many of them have begun and all those are some chunks on."""
-    while len(running := [reply for reply in replies if len(reply.reads) > 1]) < count:  # noqa: ASYNC110
+    while len(running := [reply for reply in replies if _told(reply)]) < count:  # noqa: ASYNC110
         await trio.sleep(0.005)
-    aims = {id(reply): len(reply.reads) + reads for reply in running}
-    while any(len(reply.reads) < aims[id(reply)] for reply in running):  # noqa: ASYNC110
+    aims = [_told(reply) + reads for reply in running]
+    while any(_told(reply) < aim for reply, aim in zip(running, aims, strict=True)):  # noqa: ASYNC110
         await trio.sleep(0.005)
     return running
 

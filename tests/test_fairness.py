@@ -2,6 +2,8 @@
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from motet.actors.admission import Budget
 from motet.actors.fairness import BACKGROUND_EVERY, FairQueue
@@ -79,6 +81,21 @@ def test_a_row_that_leaves_takes_its_client_with_it_and_the_count_of_who_passed(
     queue.remove(9)
     queue.add(Item(10, "", "background"))
     assert not queue.due(background_lives=False) and len(queue) == queue.waiting("interactive") + 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["interactive", "background"]))))
+def test_every_row_has_its_turn_within_a_bound(arrivals: list[tuple[str, Priority]]) -> None:
+    items = [Item(row, client, priority) for row, (client, priority) in enumerate(arrivals)]
+    taken = [items[row] for row in order(queued(*items), background_lives=False)]
+    assert sorted(item.row for item in taken) == list(range(len(items)))
+    for item in items:
+        lane = [other for other in taken if other.priority == item.priority]
+        own = [other.row for other in lane if other.client == item.client]
+        assert own == sorted(own)
+        assert lane.index(item) < (own.index(item.row) + 1) * len({other.client for other in lane})
+        if item.priority == "background":
+            before = taken[: taken.index(item)]
+            assert len(before) - lane.index(item) <= BACKGROUND_EVERY * (lane.index(item) + 1)
 
 
 # --- the reserved place -----------------------------------------------------------------------
