@@ -99,7 +99,7 @@ async def test_models_health_and_stats() -> None:
         stats = (await client.get("/stats")).json()
         assert set(stats["batch"]) >= {
             "configured", "mode", "active_rows", "preparing_rows", "pending_rows", "submitted_rows",
-            "kv_bytes",
+            "pending_by_priority", "displaced_rows", "kv_bytes",
         }  # fmt: skip
         assert set(stats["prompt_cache"]) >= {"entries", "bytes", "hits", "misses", "hit_tokens"}
         assert set(stats["device"]) >= {"steps", "chunks", "queue"}
