@@ -318,7 +318,8 @@ class Stepper:
             self._open_faults.remove(fault)
             self._unexplained.append(fault.at)
             many = len(self._unexplained) == FAULTS
-            if many and self._unexplained[-1] - self._unexplained[0] <= FAULT_WINDOW:
+            # In no order: a row that was displaced on its way back closes its fault late.
+            if many and max(self._unexplained) - min(self._unexplained) <= FAULT_WINDOW:
                 raise DeviceFailing(f"{FAULTS} steps failed within {FAULT_WINDOW:g} s: {fault.error}")
 
     def _cutoff(self) -> None:

@@ -103,6 +103,18 @@ def test_faults_that_are_explained_or_far_apart_do_not() -> None:
         bench.hear(faulted())  # of rows that were all being dropped: nobody is left to be convicted
 
 
+def test_a_fault_that_is_closed_late_counts_as_of_its_time() -> None:
+    """Its row was displaced on its way back."""
+    bench = Bench()
+    bench.join(1)
+    bench.hear(faulted(1))
+    bench.join(2)
+    for bench.now in (50.0, 140.0):
+        bench.hear(faulted(2), again(2, 11))
+    bench.hear(again(1, 11))
+    assert bench.gauges.active_rows == 2
+
+
 # --- a real engine ----------------------------------------------------------------------------
 
 
