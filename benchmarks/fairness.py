@@ -1,6 +1,6 @@
 """How long a person's request waits behind background work: its time to the first token.
 
-    python benchmarks/fairness.py [--model DIR] [--repeats 3] [--max-decode-stall MS]
+    python benchmarks/fairness.py [--model DIR] [--cases reserved displaced] [--repeats 3]
 
     reserved   sixteen background streams, as many of them running as the batch of eight lets; an
                interactive prompt of 20 tokens arrives.
@@ -26,6 +26,7 @@ from prompts import TokenPrompts
 from servers import ServerDied, default_model, environment, motet, start
 from stalls import last_gaps
 
+_CASES = ("reserved", "displaced")
 _BATCH = 8
 _BACKGROUND = 16
 _SHORT = 20
@@ -123,12 +124,13 @@ async def run(options: argparse.Namespace) -> bool:
     async with start("motet", motet(*flags), model, environment()) as server, connect(server.url) as http:
         client = Client(http, prompts)
         await client.send(2 * _READS, Reply())  # the first of everything
-        for name, taken in (("reserved", False), ("displaced", True)):
+        for name in options.cases:
             for _ in range(options.repeats):
                 await client.idle()
                 await quiet(server.pid)
                 meter = Meter(server.pid)
-                outcome = await measure(client, options.max_decode_stall / 1000, taken=taken)
+                stall = options.max_decode_stall / 1000
+                outcome = await measure(client, stall, taken=name == "displaced")
                 others = meter.stop().others
                 met &= outcome.first <= outcome.bound
                 _print(name, outcome, f", others used {others:.0%}" if others > DISTURBED else "")
@@ -148,6 +150,7 @@ def _print(name: str, outcome: Outcome, note: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", help="a model directory; default: motet's default model")
+    parser.add_argument("--cases", nargs="+", choices=_CASES, default=_CASES)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-decode-stall", type=int, default=200, metavar="MS")
     parser.add_argument("--seed", default="0", help="what the prompts follow from")
