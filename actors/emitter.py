@@ -1,6 +1,6 @@
 """The emitter, one a request: from tokens to the caller's events.
 
-Owns: the row's text (detokenizer, stop strings) and its counts.
+Owns: the row's output (text, thinking, tool calls, stop strings) and its counts.
 Takes: what becomes of the row, from admission, prefill and decode.
 Sends: events to the caller; Stop to decode.
 Waited for by: its caller alone.
@@ -9,7 +9,7 @@ A fault in here is its row's: the caller is told, decode drops the row.
 """
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Literal, assert_never
 
 import attrs
 import structlog
@@ -27,7 +27,8 @@ from motet.channels.emitter import (
 )
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Work
-from motet.engine.text import TextStream
+from motet.engine.output import Output
+from motet.engine.pieces import Piece
 
 log = structlog.get_logger()
 
@@ -38,7 +39,7 @@ async def emitter(
     to_decode: Outlet[decode.Stop],
     work: Work,
     index: int,
-    text: Callable[[], TextStream],
+    output: Callable[[], Output],
 ) -> None:
     """Run until the row's terminal event, or until the caller has left.
 
@@ -47,7 +48,7 @@ async def emitter(
     row = Emitter(to_caller, to_decode, work, index)
     with inbox, to_caller:
         try:
-            row.text = text()
+            row.output = output()
             async for message in inbox:
                 row.hear(message)
                 if row.over:
@@ -68,7 +69,7 @@ class Emitter:
     _to_decode: Outlet[decode.Stop]
     _work: Work
     _index: int
-    text: TextStream = attrs.field(init=False)
+    output: Output = attrs.field(init=False)
     over: bool = False
     _completion: int = 0
     _cached: int = 0
@@ -98,8 +99,10 @@ class Emitter:
         if self._first is None:
             self._first = trio.current_time()
         ends = bool(tokens) and tokens[-1] in self._work.stop_tokens
-        text, used = self.text.push(tokens[:-1] if ends else tokens)
-        if self.text.stopped:
+        pieces, used = self.output.push(tokens[:-1] if ends else tokens)
+        for piece in pieces:
+            self._say(self._event(piece, self._completion + piece.used))
+        if self.output.ended:
             if finish is None:
                 post(self._to_decode, decode.Stop(self._work.row))
             finish = "stop"
@@ -107,14 +110,30 @@ class Emitter:
             used += ends
         self._completion += used
         if finish is not None:
-            text += self.text.finish()
-        if text:
-            self._say(caller.Text(self._index, text, self._completion))
-        if finish is not None:
-            usage = caller.Usage(len(self._work.prompt), self._completion, self._cached)
-            self._say(caller.Finished(self._index, finish, usage))
-            self._log("request finished", reason=finish)
-            self.over = True
+            self._finish(finish)
+
+    def _finish(self, finish: Finish) -> None:
+        for piece in self.output.finish(cut=finish == "length"):
+            self._say(self._event(piece, self._completion))
+        output = self.output
+        reason: Literal["stop", "length", "tool_calls"] = "stop" if output.stop is not None else finish
+        if reason == "stop" and output.stop is None and output.called:
+            reason = "tool_calls"
+        counts = (len(self._work.prompt), self._completion, self._cached, output.reasoning_tokens)
+        self._say(caller.Finished(self._index, reason, caller.Usage(*counts), output.stop))
+        if output.faults:
+            self._log("malformed tool call", errors=output.faults)
+        self._log("request finished", reason=reason)
+        self.over = True
+
+    def _event(self, piece: Piece, completion: int) -> caller.ToCaller:
+        match piece.kind:
+            case "text":
+                return caller.Text(self._index, piece.text, completion)
+            case "reasoning":
+                return caller.Reasoning(self._index, piece.text, completion)
+            case "call":
+                return caller.ToolCall(self._index, piece.call, piece.text, piece.id, piece.name)
 
     def left(self) -> None:
         """The caller has gone before the end."""

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from motet.actors.emitter import emitter
-from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens
+from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
 from motet.actors.request import Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.channels import admission, caller, decode
@@ -23,9 +23,10 @@ from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Work
 from motet.engine.model import ModelFacts
+from motet.engine.output import Output
 from motet.engine.projection import Projection, RowLength
+from motet.engine.reasoning import Markup
 from motet.engine.selftest import SelfTest
-from motet.engine.text import TextStream
 
 DEFAULT_MAX_TOKENS = 512
 _CHECKED_AT_ONCE = 4096  # token ids
@@ -78,6 +79,7 @@ class Engine:
         """Set when the engine has ended, by a drain or by its death."""
         self.death: BaseException | None = None
         self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context, info.selftest.cuts)
+        self._markup = Markup(tokenizer)
         self._stop_tokens = frozenset(tokenizer.eos_token_ids)
         self._ends = ends
         self._nursery = nursery
@@ -152,9 +154,8 @@ class Engine:
             leaving.callback(rows.withdraw_all)
             with to_caller:
                 for index, (request, work) in enumerate(zip(requests, works, strict=True)):
-                    continued = _continued(request, work.prompt)
-                    text = partial(TextStream, self.tokenizer, request.stop, continued)
-                    rows.opened(index, self._open(work, index, text, to_caller.clone()))
+                    output = partial(self._output, request, work.prompt)
+                    rows.opened(index, self._open(work, index, output, to_caller.clone()))
             stream = Stream(events, len(requests), rows, lambda: self.death)
             await stream.accepted()
             yield stream
@@ -163,7 +164,7 @@ class Engine:
         self,
         work: Work,
         index: int,
-        text: Callable[[], TextStream],
+        output: Callable[[], Output],
         to_caller: trio.MemorySendChannel[caller.ToCaller],
     ) -> Callable[[], None]:
         """Submit a row; return what withdraws it."""
@@ -181,7 +182,7 @@ class Engine:
             raise NotTaken("busy") from None
         outlet, inbox = trio.open_memory_channel[ToEmitter](capacity(work.limit))
         self._nursery.start_soon(
-            emitter, inbox, to_caller, self._ends.decode, work, index, text, name=f"emitter {work.row}"
+            emitter, inbox, to_caller, self._ends.decode, work, index, output, name=f"emitter {work.row}"
         )
         post(self._ends.admission, admission.Submit(work, outlet))
 
@@ -195,7 +196,21 @@ class Engine:
         if _short_ids(request.prompt):
             return self._intake.read(request.prompt, request.param)
         return await trio.to_thread.run_sync(
-            self._intake.read, request.prompt, request.param, limiter=self._tokenizing
+            partial(self._intake.read, template=request.template, tools=request.tools),
+            request.prompt,
+            request.param,
+            limiter=self._tokenizing,
+        )
+
+    def _output(self, request: Request, prompt: tuple[int, ...]) -> Output:
+        if not is_chat(request.prompt):
+            return Output(self._markup, request.stop, after=prompt)
+        return Output(
+            self._markup,
+            request.stop,
+            begins=self._markup.begins(prompt),
+            tools=request.tools,
+            parallel=request.parallel_tool_calls,
         )
 
     def _work(self, request: Request, read: Tokens) -> Work:
@@ -242,9 +257,3 @@ class Engine:
 def _short_ids(prompt: Prompt) -> bool:
     """Whether a prompt is so few token ids that a thread would cost more than checking them."""
     return len(prompt) <= _CHECKED_AT_ONCE and bool(prompt) and isinstance(prompt[0], int)
-
-
-def _continued(request: Request, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens that the text continues: none for a chat's reply."""
-    chat = not isinstance(request.prompt, str) and isinstance(request.prompt[0], dict)
-    return () if chat else prompt

@@ -28,7 +28,8 @@ class Request:
         logit_bias: what is added to these tokens' logits.
         logprobs: None, or how many of the likeliest tokens to tell beside each token's log-probability.
         grammar: what the text must match.
-        tools: what the chat's template is told that the model may call, in OpenAI's form.
+        tools: what a chat's reply may call, in OpenAI's form; with none, what looks like a call is text.
+        parallel_tool_calls: false if the reply ends with its first call.
         template: more values for the chat's template.
         client: whose the request is; priority: 'interactive' or 'background'.
     """
@@ -52,6 +53,7 @@ class Request:
     logprobs: int | None = None
     grammar: str | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
+    parallel_tool_calls: bool = True
     template: Mapping[str, Any] = attrs.Factory(dict)
     client: str = ""
     priority: Priority = "interactive"

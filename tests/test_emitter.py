@@ -12,9 +12,12 @@ from motet.actors.emitter import emitter
 from motet.channels import caller, decode
 from motet.channels.emitter import Accepted, Failed, Prepared, Rejected, ToEmitter, Tokens
 from motet.channels.request import Sampling, Work
-from motet.engine.text import TextStream
+from motet.engine.output import Output
+from motet.engine.pieces import Piece
+from motet.engine.reasoning import Markup
 
 TOKENIZER = families.tokenizer()
+MARKUP = Markup(TOKENIZER)
 WORK = Work(7, (40, 41, 42), 50, Sampling(), frozenset(TOKENIZER.eos_token_ids))
 INDEX = 3
 
@@ -50,7 +53,7 @@ async def said(
     *,
     stops: Sequence[str] = (),
     work: Work = WORK,
-    text: Callable[[], TextStream] | None = None,
+    output: Callable[[], Output] | None = None,
     caller_stays: bool = True,
 ) -> Said:
     """Run an emitter over messages, after which its mailbox is closed."""
@@ -63,12 +66,12 @@ async def said(
     if not caller_stays:
         events.close()
     with trio.fail_after(10):
-        await emitter(inbox, to_caller, to_decode, work, INDEX, text or partial(TextStream, TOKENIZER, stops))
+        await emitter(inbox, to_caller, to_decode, work, INDEX, output or partial(Output, MARKUP, stops))
         return Said([event async for event in events] if caller_stays else [], to_decode)
 
 
-def finished(reason: Any, completion: int, cached: int = 0) -> caller.Finished:
-    return caller.Finished(INDEX, reason, caller.Usage(len(WORK.prompt), completion, cached))
+def finished(reason: Any, completion: int, cached: int = 0, stop: str | None = None) -> caller.Finished:
+    return caller.Finished(INDEX, reason, caller.Usage(len(WORK.prompt), completion, cached), stop)
 
 
 async def test_text_comes_as_the_tokens_do_with_the_count_so_far() -> None:
@@ -100,19 +103,19 @@ async def test_a_stop_string_split_over_messages_ends_the_row_and_stops_decode_o
     """Tokens past the match are not counted, and nothing is told after the end."""
     messages = [Tokens(letters("ab")), Tokens(letters("cde")), Tokens(letters("bcf"), "length")]
     out = await said(messages, stops=["bc"])
-    assert out.events == [caller.Text(INDEX, "a", 2), finished("stop", 3)]
+    assert out.events == [caller.Text(INDEX, "a", 1), finished("stop", 3, stop="bc")]
     assert out.stops == [decode.Stop(7)]
 
 
 async def test_a_stop_string_in_the_last_message_has_nothing_left_to_stop() -> None:
     out = await said([Tokens(letters("ab")), Tokens(letters("cd"), "length")], stops=["bc"])
-    assert out.events == [caller.Text(INDEX, "a", 2), finished("stop", 3)]
+    assert out.events == [caller.Text(INDEX, "a", 1), finished("stop", 3, stop="bc")]
     assert out.stops == []
 
 
 async def test_text_that_began_a_stop_string_is_told_when_it_goes_on_otherwise() -> None:
     out = await said([Tokens(letters("ab")), Tokens(letters("x"), "length")], stops=["bc"])
-    assert out.texts == [("a", 2), ("bx", 3)]
+    assert out.texts == [("a", 1), ("bx", 3)]
     assert out.events[-1] == finished("length", 3)
 
 
@@ -172,12 +175,12 @@ async def test_a_mailbox_that_closes_ends_it_without_a_terminal_event() -> None:
     assert out.stops == []
 
 
-class Breaking(TextStream):
+class Breaking(Output):
     """Breaks at its second push."""
 
     pushes = 0
 
-    def push(self, tokens: Iterable[int]) -> tuple[str, int]:
+    def push(self, tokens: Iterable[int]) -> tuple[list[Piece], int]:
         self.pushes += 1
         if self.pushes == 2:
             raise ValueError("injected")
@@ -186,7 +189,7 @@ class Breaking(TextStream):
 
 async def test_a_fault_in_the_text_fails_the_row_and_stops_decode() -> None:
     messages = [Tokens(letters("a")), Tokens(letters("b")), Tokens(letters("c"), "length")]
-    out = await said(messages, text=lambda: Breaking(TOKENIZER))
+    out = await said(messages, output=lambda: Breaking(MARKUP))
     assert out.events == [
         caller.Text(INDEX, "a", 1),
         caller.Failed(INDEX, "emitter_failed", "ValueError: injected"),
@@ -195,9 +198,9 @@ async def test_a_fault_in_the_text_fails_the_row_and_stops_decode() -> None:
 
 
 async def test_a_text_that_cannot_begin_fails_the_row_too() -> None:
-    def broken() -> TextStream:
+    def broken() -> Output:
         raise ValueError("injected")
 
-    out = await said([Accepted(), Tokens(letters("a"))], text=broken)
+    out = await said([Accepted(), Tokens(letters("a"))], output=broken)
     assert out.events == [caller.Failed(INDEX, "emitter_failed", "ValueError: injected")]
     assert out.stops == [decode.Stop(7)]
