@@ -95,23 +95,35 @@ class FastDecoder:
         if backend.decode(tail).endswith("\ufffd"):
             tail = []  # it ends within a character, which would be told again
         self._stream = DecodeStream(ids=tail, skip_special_tokens=True)
-        self._held: list[int] = []  # tokens since the last text
+        self._held: list[int] = []  # tokens since the stream's last text
+        self._early = ""  # what was told of theirs
+        self._waited = 0  # tokens without text
 
     def step(self, token: int) -> str:
         """A token's text: whole characters, empty while one is cut and for a special token."""
         piece = self._stream.step(self._backend, token)
         if piece is not None:
-            self._held.clear()
-            return piece
+            text = piece[len(self._early) :]
+            self._begin()
+            return text
         self._held.append(token)
-        return self._give_up() if len(self._held) == _LONGEST_WAIT else ""
-
-    def _give_up(self) -> str:
-        """The tokens held are bytes of no character: give them as U+FFFD, and begin anew."""
+        self._waited += 1
         text = self._backend.decode(self._held, skip_special_tokens=True)
-        self._held.clear()
-        self._stream = DecodeStream(skip_special_tokens=True)
+        if self._waited == _LONGEST_WAIT:  # they are bytes of no character
+            text = text[len(self._early) :]
+            self._begin()
+            self._stream = DecodeStream(skip_special_tokens=True)
+            return text
+        # Tokens may end within a character one after the other, and the stream gives nothing all the while.
+        text = text.rstrip("\ufffd")[len(self._early) :]
+        if text:
+            self._early += text
+            self._waited = 0
         return text
+
+    def _begin(self) -> None:
+        self._held.clear()
+        self._early, self._waited = "", 0
 
 
 class PlainDecoder:

@@ -125,5 +125,3 @@ def hear(
     assert output.ended or used == len(tokens)
     heard.called, heard.stop = output.called, output.stop
     return heard
-
-
