@@ -47,9 +47,9 @@ class Output:
         parallel: bool = True,
     ) -> None:
         self._decoder = decoder(markup.tokenizer, after)
-        self._markers = Markers({}) if begins is None else markup.markers(tools=bool(tools))
+        self._markers = _markers(markup, tools) if begins is not None else Markers({})
         self._special = {} if self._markers.none else markup.special
-        self._tools = Tools(markup.tokenizer.tool_parser, markup.shapes, tools)
+        self._tools = Tools(markup.form, tools)
         self._parallel = parallel
         self._pieces = Pieces(stops, parted=not self._markers.none, fresh=begins not in {None, NORMAL})
         self._shown = _Shown()
@@ -185,6 +185,10 @@ class Output:
             self.called = self.called or section.whole
         self.called = self.called or section.whole
         self.ended = self.ended or (self.called and not self._parallel)
+
+
+def _markers(markup: Markup, tools: Sequence[Mapping[str, Any]]) -> Markers:
+    return markup.with_tools if tools else markup.without_tools
 
 
 class _Shown:

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+from mlx_lm.tool_parsers import json_tools
 
 from motet.engine.text import Search, Strings, special_tokens
-from motet.engine.toolcalls import Shape, shapes
+from motet.engine.toolcalls import Form
 
 NORMAL, REASONING, TOOL = "normal", "reasoning", "tool"
 TOOL_IN_REASONING = "tool in reasoning"
@@ -60,17 +61,22 @@ class Markup:
         return special_tokens(self.tokenizer)
 
     @functools.cached_property
-    def shapes(self) -> tuple[Shape, ...]:
-        """The forms of calls whose arguments can be told as they grow."""
-        return shapes(self.tokenizer.tool_parser) if self.tokenizer.has_tool_calling else ()
+    def form(self) -> Form:
+        """How the model writes calls. Of one that was taught no form, the most common is expected."""
+        tokenizer = self.tokenizer
+        if tokenizer.has_tool_calling:
+            return Form(tokenizer.tool_call_start, tokenizer.tool_call_end, tokenizer.tool_parser)
+        return Form(json_tools.tool_call_start, json_tools.tool_call_end, json_tools.parse_tool_call)
 
     @functools.cached_property
-    def _markers(self) -> tuple[Markers, Markers]:
-        return Markers(_edges(self.tokenizer, tools=False)), Markers(_edges(self.tokenizer, tools=True))
+    def with_tools(self) -> Markers:
+        """The markers of a reply that may call tools."""
+        return Markers(_edges(self.tokenizer, self.form))
 
-    def markers(self, *, tools: bool) -> Markers:
-        """The markers of a reply. Where no tools are offered, those of calls are plain text."""
-        return self._markers[tools]
+    @functools.cached_property
+    def without_tools(self) -> Markers:
+        """The markers of a reply to which no tools are offered: those of calls are plain text."""
+        return Markers(_edges(self.tokenizer, None))
 
     def begins(self, prompt: Sequence[int]) -> str:
         """The part that a chat's reply begins in.
@@ -90,22 +96,22 @@ class Markup:
         return REASONING if opens else NORMAL
 
 
-def _edges(tokenizer: Any, *, tools: bool) -> dict[str, dict[str, str]]:
+def _edges(tokenizer: Any, form: Form | None) -> dict[str, dict[str, str]]:
     edges: dict[str, dict[str, str]] = {NORMAL: {}, REASONING: {}, TOOL: {}}
     if tokenizer.has_thinking:
         edges[NORMAL][tokenizer.think_start] = REASONING
         edges[REASONING][tokenizer.think_end] = NORMAL
-    if tools and tokenizer.has_tool_calling:
+    if form is not None:
         # A response format that leads to calls decides where they begin.
         if not any(to == TOOL for told in tokenizer.response_transitions.values() for _, to in told):
-            edges[NORMAL][tokenizer.tool_call_start] = TOOL
-        if tokenizer.tool_call_end:  # Mistral's calls last until the end
-            edges[TOOL][tokenizer.tool_call_end] = NORMAL
+            edges[NORMAL][form.start] = TOOL
+        if form.end:  # Mistral's calls last until the end
+            edges[TOOL][form.end] = NORMAL
         if tokenizer.has_thinking:
-            edges[REASONING][tokenizer.tool_call_start] = TOOL_IN_REASONING
+            edges[REASONING][form.start] = TOOL_IN_REASONING
             edges[TOOL_IN_REASONING] = {tokenizer.think_end: NORMAL, **edges[TOOL]}
     for marker in tokenizer.structural_markers:
         edges[NORMAL][marker] = NORMAL
     for part, told in tokenizer.response_transitions.items():
-        edges.setdefault(part, {}).update({marker: to for marker, to in told if tools or to != TOOL})
+        edges.setdefault(part, {}).update({marker: to for marker, to in told if form or to != TOOL})
     return edges

@@ -4,6 +4,7 @@ A parser raises what it likes on text that is no call, and some invent one. So w
 and what does not pass is text again.
 """
 
+import functools
 import json
 import re
 import secrets
@@ -70,8 +71,8 @@ _SHAPES = (
 _ASKED = '{"a": "1", "b": {"c": [null]}}'  # a parser that converts by the tool's schema alters the "1"
 
 
-def shapes(parser: Parser) -> tuple[Shape, ...]:
-    """The forms that the parser reads as we would tell them."""
+@functools.cache
+def _shapes_of(parser: Parser) -> tuple[Shape, ...]:
     return tuple(shape for shape, sample in _SHAPES if _reads(parser, sample % _ASKED))
 
 
@@ -84,18 +85,26 @@ def _reads(parser: Parser, sample: str) -> bool:
     return [(call.get("name"), call.get("arguments")) for call in parsed] == [("f", arguments)]
 
 
-@attrs.frozen(slots=False)
-class Tools:
-    """The tools that a request offers, and how the model writes their calls.
+@attrs.frozen
+class Form:
+    """How a model writes calls: between two markers (the last may be empty), as its parser reads them."""
 
-    Args:
-        parser: mlx-lm's, for this model.
-        shapes: see ``shapes``.
-        offered: in OpenAI's form.
-    """
-
+    start: str
+    end: str
     parser: Parser
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape, ...] = attrs.field(init=False)
+    """The forms of calls whose arguments can be told as they grow."""
+
+    @shapes.default
+    def _shapes(self) -> tuple[Shape, ...]:
+        return _shapes_of(self.parser)
+
+
+@attrs.frozen
+class Tools:
+    """The tools that a request offers, in OpenAI's form, and how the model writes their calls."""
+
+    form: Form
     offered: Sequence[Mapping[str, Any]]
     schemas: Mapping[str, Any] = attrs.field(init=False)
 
@@ -110,7 +119,7 @@ class Tools:
         Raises:
             Malformed: it holds none, or one that is not right.
         """
-        parsed = _parsed(self.parser, text, list(self.offered))
+        parsed = _parsed(self.form.parser, text, list(self.offered))
         if not parsed:
             raise Malformed("no call")
         return [self._checked(call) for call in parsed]
@@ -189,7 +198,7 @@ class Section:
 
     def _begin(self) -> list[Call]:
         """Look for a call whose arguments begin."""
-        for shape in [self._shape] if self._shape else self._tools.shapes:
+        for shape in [self._shape] if self._shape else self._tools.form.shapes:
             head = shape.head.match(self._untold)
             if self._why or head is None or head["name"] not in self._tools.schemas:
                 continue

@@ -29,6 +29,51 @@ CHAT = Kind("chatcmpl-", "chat.completion", "chat.completion.chunk", True)
 TEXT = Kind("cmpl-", "text_completion", "text_completion", False)
 
 
+class _Told:
+    """What the events of one row have told."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[str, str]] = []
+        self._arguments: list[list[str]] = []
+        self.end: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        """One more event."""
+        match event:
+            case Text(text=text):
+                self._text.append(text)
+            case Reasoning(text=text):
+                self._reasoning.append(text)
+            case ToolCall():
+                if event.id:
+                    self._calls.append((event.id, event.name))
+                    self._arguments.append([])
+                self._arguments[event.call].append(event.arguments)
+            case Finished():
+                self.end = event
+
+    def choice(self, index: int, chat: bool) -> dict[str, Any]:
+        """The row's choice."""
+        said = {"message": self._message()} if chat else {"text": "".join(self._text)}
+        reason = self.end and self.end.reason
+        return {"index": index, **said, "logprobs": None, "finish_reason": reason}
+
+    def _message(self) -> dict[str, Any]:
+        text = "".join(self._text)
+        content = None if self._calls and not text else text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [
+                {"id": id_, "type": "function", "function": {"name": name, "arguments": "".join(arguments)}}
+                for (id_, name), arguments in zip(self._calls, self._arguments, strict=True)
+            ]
+        return message
+
+
 class Answer:
     """One response: its identity, and how events are written in its form."""
 
@@ -39,26 +84,19 @@ class Answer:
         self._id = kind.prefix + secrets.token_hex(12)
         self._created = int(time.time())
         self._model = model
-        self._usage: dict[int, Usage] = {}
+        self._told = [_Told() for _ in range(rows)]
 
     # --- whole ---
 
-    def whole(self, texts: list[str], ends: list[Finished]) -> dict[str, Any]:
-        """The object of a response that is not streamed."""
-        choices = []
-        for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
-            said: dict[str, Any] = (
-                {"message": {"role": "assistant", "content": text, "refusal": None}}
-                if self._kind.chat
-                else {"text": text}
-            )
-            choices.append({"index": index, **said, "logprobs": None, "finish_reason": end.reason})
+    def whole(self) -> dict[str, Any]:
+        """The object of a response that is not streamed: what its events have told."""
+        ends = [row.end for row in self._told if row.end is not None]
         return {
             "id": self._id,
             "object": self._kind.object,
             "created": self._created,
             "model": self._model,
-            "choices": choices,
+            "choices": [row.choice(index, self._kind.chat) for index, row in enumerate(self._told)],
             "usage": _usage([end.usage for end in ends]),
         }
 
@@ -72,6 +110,7 @@ class Answer:
 
     def event(self, event: Event) -> str:
         """An event of a row, as server-sent events."""
+        self._told[event.index].take(event)
         match event:
             case Text(index, text):
                 return self._chunk(index, self._said(text))
@@ -79,17 +118,17 @@ class Answer:
                 return self._chunk(index, f'{{"reasoning_content":{_compact(text)}}}')
             case ToolCall():
                 return self._chunk(event.index, f'{{"tool_calls":[{_compact(_call(event))}]}}')
-            case Finished(index, reason, usage):
-                self._usage[index] = usage
+            case Finished(index, reason):
                 return self._chunk(index, "{}" if self._kind.chat else self._said(""), reason)
             case Failed(_, code, message):
                 return error_event(code, message)
 
     def closing(self) -> str:
         """What a stream ends with."""
-        if not self._include_usage or len(self._usage) < self._rows:
+        ends = [row.end for row in self._told if row.end is not None]
+        if not self._include_usage or len(ends) < self._rows:
             return "data: [DONE]\n\n"
-        usage = _compact(_usage(list(self._usage.values())))
+        usage = _compact(_usage([end.usage for end in ends]))
         return f'{self._head}[],"usage":{usage}}}\n\ndata: [DONE]\n\n'
 
     @property
@@ -134,4 +173,5 @@ def _usage(rows: list[Usage]) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows)},
+        "completion_tokens_details": {"reasoning_tokens": sum(row.reasoning_tokens for row in rows)},
     }
