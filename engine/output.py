@@ -209,6 +209,8 @@ class _Shown:
         """What is shown of the text's next letters."""
         start = self._taken
         self._taken = end = start + len(text)
+        if not self._hidden or self._hidden[0][0] >= end:
+            return text
         shown = []
         while self._hidden and self._hidden[0][0] < end:
             low, high = self._hidden.popleft()
