@@ -122,7 +122,7 @@ class Emitter:
         counts = (len(self._work.prompt), self._completion, self._cached, output.reasoning_tokens)
         self._say(caller.Finished(self._index, reason, caller.Usage(*counts), output.stop))
         if output.faults:
-            self._log("malformed tool call", errors=output.faults)
+            log.warning("malformed tool call", request=self._work.row, errors=output.faults)
         self._log("request finished", reason=reason)
         self.over = True
 

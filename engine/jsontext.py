@@ -28,7 +28,7 @@ class GrowingObject:
         """More text: what of it belongs to the object, and the rest if the object has ended or is broken."""
         taken: list[str] = []
         for position, letter in enumerate(text):
-            if self._expects == "string" and letter < " ":
+            if letter < " " and self._expects in {"string", "key string"}:
                 taken.append(f"\\u{ord(letter):04x}")
                 continue
             if not self._accepts(letter):

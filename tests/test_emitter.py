@@ -5,6 +5,8 @@ from functools import partial
 from typing import Any
 
 import attrs
+import pytest
+import structlog.testing
 import trio
 
 import families
@@ -15,6 +17,8 @@ from motet.channels.request import Sampling, Work
 from motet.engine.output import Output
 from motet.engine.pieces import Piece
 from motet.engine.reasoning import Markup
+from tool_samples import TOOLS
+from tool_tokenizer import tool_tokenizer
 
 TOKENIZER = families.tokenizer()
 MARKUP = Markup(TOKENIZER)
@@ -133,6 +137,62 @@ async def test_an_end_token_is_counted_but_is_never_text() -> None:
     assert out.texts[0] == ("a", 1) and [text for text, _ in out.texts] == ["a", "b"]
     assert out.events[-1] == finished("stop", 3)
     assert out.stops == []
+
+
+TOOL_TOKENIZER = tool_tokenizer()
+CALL = '<tool_call>{"name": "search", "arguments": {"query": "x"}}</tool_call>'
+
+
+async def said_by_a_chat(text: str, finish: Any = "stop", stops: Sequence[str] = ()) -> Said:
+    """A chat's reply that may call, a token a message."""
+    tokens = TOOL_TOKENIZER.encode(text)
+    messages = [Tokens((token,)) for token in tokens[:-1]] + [Tokens((tokens[-1],), finish)]
+    output = partial(Output, Markup(TOOL_TOKENIZER), stops, begins="reasoning", tools=TOOLS)
+    return await said(messages, output=output)
+
+
+async def test_thinking_answer_and_calls_are_events_of_their_own() -> None:
+    out = await said_by_a_chat(f"Hm</think>So {CALL}")
+    thought = "".join(event.text for event in out.events if isinstance(event, caller.Reasoning))
+    calls = [event for event in out.events if isinstance(event, caller.ToolCall)]
+    assert (thought, "".join(text for text, _ in out.texts)) == ("Hm", "So")
+    assert [(call.call, call.name) for call in calls if call.id] == [(0, "search")]
+    assert "".join(call.arguments for call in calls) == '{"query": "x"}' and len(calls) > 5
+    end = out.events[-1]
+    assert isinstance(end, caller.Finished) and (end.reason, end.stop) == ("tool_calls", None)
+    assert end.usage.reasoning_tokens == len(TOOL_TOKENIZER.encode("Hm</think>"))
+    assert end.usage.completion_tokens == len(TOOL_TOKENIZER.encode(f"Hm</think>So {CALL}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "stops", "reason"),
+    [
+        (f"</think>{CALL}", "length", [], "length"),
+        (f"</think>{CALL}the end", "stop", ["end"], "stop"),
+        (f"</think>{CALL[:-20]}", "stop", [], "stop"),
+        ("</think><tool_call>{}</tool_call>", "stop", [], "stop"),
+        (CALL, "stop", [], "tool_calls"),
+    ],
+)
+async def test_a_reply_ends_with_calls_if_it_made_one_and_ended_by_itself(
+    text: str, finish: Any, stops: list[str], reason: str
+) -> None:
+    end = (await said_by_a_chat(text, finish, stops)).events[-1]
+    assert isinstance(end, caller.Finished) and end.reason == reason
+    assert end.stop == (stops[0] if stops else None)
+
+
+async def test_a_malformed_call_is_text_and_leaves_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = structlog.testing.CapturingLogger()
+    monkeypatch.setattr("motet.actors.emitter.log", log)
+    text = '<tool_call>{"name": "delete"}</tool_call>'
+    out = await said_by_a_chat(f"</think>{text}")
+    assert [said for said, _ in out.texts] == [text]
+    assert [call.kwargs["errors"] for call in log.calls if call.method_name == "warning"] == [
+        ["no tool 'delete' was offered"]
+    ]
 
 
 async def test_an_end_token_alone_gives_no_text_event() -> None:
