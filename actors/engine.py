@@ -81,6 +81,9 @@ class Engine:
         self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context, info.selftest.cuts)
         self._markup = Markup(tokenizer)
         self._stop_tokens = frozenset(tokenizer.eos_token_ids)
+        # As mlx_lm.server: XTC never excludes the ends of lines and of texts.
+        newline = tokenizer.encode("\n", add_special_tokens=False)
+        self._xtc_special = (*sorted(self._stop_tokens), *newline)
         self._ends = ends
         self._nursery = nursery
         self._depths = depths
@@ -224,7 +227,7 @@ class Engine:
             next(self._numbers),
             prompt,
             limit,
-            request.sampling(seed),
+            request.sampling(seed, self.info.facts.sampling, self._xtc_special),
             self._stop_tokens,
             read.boundaries,
             request.client,
