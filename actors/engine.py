@@ -27,6 +27,7 @@ from motet.engine.output import Output
 from motet.engine.projection import Projection, RowLength
 from motet.engine.reasoning import Markup
 from motet.engine.selftest import SelfTest
+from motet.engine.vocabulary import Vocabulary
 
 DEFAULT_MAX_TOKENS = 512
 _CHECKED_AT_ONCE = 4096  # token ids
@@ -81,6 +82,7 @@ class Engine:
         self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context, info.selftest.cuts)
         self._markup = Markup(tokenizer)
         self._stop_tokens = frozenset(tokenizer.eos_token_ids)
+        self._vocabulary = Vocabulary(tokenizer)
         # As mlx_lm.server: XTC never excludes the ends of lines and of texts.
         newline = tokenizer.encode("\n", add_special_tokens=False)
         self._xtc_special = (*sorted(self._stop_tokens), *newline)
@@ -185,7 +187,15 @@ class Engine:
             raise NotTaken("busy") from None
         outlet, inbox = trio.open_memory_channel[ToEmitter](capacity(work.limit))
         self._nursery.start_soon(
-            emitter, inbox, to_caller, self._ends.decode, work, index, output, name=f"emitter {work.row}"
+            emitter,
+            inbox,
+            to_caller,
+            self._ends.decode,
+            work,
+            index,
+            output,
+            self._vocabulary,
+            name=f"emitter {work.row}",
         )
         post(self._ends.admission, admission.Submit(work, outlet))
 
