@@ -92,15 +92,14 @@ class Output:
         return self._pieces.take(), self._pieces.used
 
     def told(self) -> list[Part | None]:
-        """What has become of the next tokens, as far as it is known: told as text or as thinking, or not at all.
+        """What has become of the next tokens, as far as that is known: told as text, as thinking, or not.
 
         Told with what ``push`` or ``finish`` has just returned, if only the first of its text.
         """
         if self._finished and not self.ended:
             return self._told.rest(self._kind)
-        if self._section is not None:
-            return self._told.until(self._section_start)
-        return self._told.until(self._shown.taken - self._pieces.waiting)
+        certain = self._shown.taken if self._section is None else self._section_start
+        return self._told.until(certain - self._pieces.waiting)
 
     @property
     def _kind(self) -> Part | None:

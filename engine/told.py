@@ -32,10 +32,12 @@ class Told:
             self._parts.append((start, end, part))
 
     def drop(self, letters: int) -> None:
-        """The last part's last letters will never be told."""
-        if letters:
+        """The last letters of the last parts will never be told."""
+        while letters and self._parts:
             start, end, part = self._parts.pop()
-            self.part(start, end - letters, part)
+            dropped = min(letters, end - start)
+            letters -= dropped
+            self.part(start, end - dropped, part)
 
     def until(self, position: int) -> list[Part | None]:
         """What becomes of the next tokens, up to the first of which that is not known yet.
