@@ -15,6 +15,7 @@ import trio
 
 from motet.actors.emitter import emitter
 from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
+from motet.actors.limits import check_sampling
 from motet.actors.request import Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.channels import admission, caller, decode
@@ -150,6 +151,8 @@ class Engine:
     @contextlib.asynccontextmanager
     async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator[Stream]:
         """As ``generate`` for several rows at once: their events carry the row's index."""
+        for request in requests:
+            check_sampling(request, self.info.facts.vocabulary)
         prompts = [await self._tokens(request) for request in requests]
         works = [self._work(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
         with contextlib.ExitStack() as leaving:

@@ -49,6 +49,7 @@ class Filters:
         above = mx.cumsum(probabilities, axis=-1, reverse=True, inclusive=False)
         total = above[..., :1] + probabilities[..., :1]
         dropped = (above >= self._top_p * total).sum(axis=-1, keepdims=True)
+        dropped = mx.minimum(dropped, ascending.shape[-1] - 1)  # a top_p that is 0 in float32
         return mx.take_along_axis(ascending, dropped, axis=-1)
 
 

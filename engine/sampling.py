@@ -51,7 +51,7 @@ class RowSampler:
 
     def __init__(self, sessions: Sequence[SamplingSession]) -> None:
         self._sessions = sessions
-        self._warm = _Some(sessions, [s.temperature > 0 for s in sessions])
+        self._warm = _Some(sessions, [s.warm for s in sessions])
         if self._warm:
             self._inverse_temperature = column([1 / s.temperature for s in self._warm.sessions])
             filtered = any(s.filtered for s in self._warm.sessions)

@@ -3,6 +3,7 @@
 import attrs
 
 _MASK64 = (1 << 64) - 1
+_COLDEST = 1e-5
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -36,6 +37,11 @@ class SamplingSession:
     """Not empty if there is a repetition penalty."""
     generated: list[int] = attrs.Factory(list)
     """The tokens that were drawn and read: all, but the last while it is still on the device."""
+
+    @property
+    def warm(self) -> bool:
+        """Whether it draws by chance; so near to 0 the division would overflow, and is greedy anyway."""
+        return self.temperature >= _COLDEST
 
     @property
     def penalized(self) -> bool:

@@ -92,7 +92,7 @@ STOPS = some.lists(some.text(alphabet="abcé日", min_size=1, max_size=3), max_s
 CUTS = some.lists(some.integers(0, 40), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(TEXT, STOPS, CUTS, some.booleans(), some.booleans())
 def test_each_token_whose_text_is_told_has_one_entry_which_comes_with_it(
     text: str, stops: list[str], cuts: list[int], single: bool, ends: bool
