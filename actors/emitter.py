@@ -15,6 +15,7 @@ import attrs
 import structlog
 import trio
 
+from motet.actors.likelihood import Likelihood
 from motet.channels import caller, decode
 from motet.channels.emitter import (
     Accepted,
@@ -23,12 +24,14 @@ from motet.channels.emitter import (
     Prepared,
     Rejected,
     ToEmitter,
+    TokenLogprob,
     Tokens,
 )
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Work
 from motet.engine.output import Output
 from motet.engine.pieces import Piece
+from motet.engine.vocabulary import Vocabulary
 
 log = structlog.get_logger()
 
@@ -40,12 +43,13 @@ async def emitter(
     work: Work,
     index: int,
     output: Callable[[], Output],
+    vocabulary: Vocabulary,
 ) -> None:
     """Run until the row's terminal event, or until the caller has left.
 
     A channel that closes without one means that the engine died.
     """
-    row = Emitter(to_caller, to_decode, work, index)
+    row = Emitter(to_caller, to_decode, work, index, Likelihood(vocabulary))
     with inbox, to_caller:
         try:
             row.output = output()
@@ -69,6 +73,7 @@ class Emitter:
     _to_decode: Outlet[decode.Stop]
     _work: Work
     _index: int
+    _likelihood: Likelihood
     output: Output = attrs.field(init=False)
     over: bool = False
     _completion: int = 0
@@ -79,8 +84,8 @@ class Emitter:
     def hear(self, message: ToEmitter) -> None:
         """Take one message and act on it."""
         match message:
-            case Tokens(tokens, finish):
-                self._tokens(tokens, finish)
+            case Tokens(tokens, finish, logprobs):
+                self._tokens(tokens, finish, logprobs)
             case Prepared(cached):
                 self._cached = cached
             case Accepted():
@@ -95,11 +100,16 @@ class Emitter:
             case _:
                 assert_never(message)
 
-    def _tokens(self, tokens: tuple[int, ...], finish: Finish | None) -> None:
+    def _tokens(
+        self, tokens: tuple[int, ...], finish: Finish | None, logprobs: tuple[TokenLogprob, ...]
+    ) -> None:
         if self._first is None:
             self._first = trio.current_time()
         ends = bool(tokens) and tokens[-1] in self._work.stop_tokens
-        pieces, used = self.output.push(tokens[:-1] if ends else tokens)
+        text = tokens[:-1] if ends else tokens
+        pieces, used = self.output.push(text)
+        self._likelihood.came(text, logprobs)
+        self._likelihood.known(self.output.told())
         for piece in pieces:
             self._say(self._event(piece, self._completion + piece.used))
         if self.output.ended:
@@ -113,8 +123,13 @@ class Emitter:
             self._finish(finish)
 
     def _finish(self, finish: Finish) -> None:
-        for piece in self.output.finish(cut=finish == "length"):
+        pieces = self.output.finish(cut=finish == "length")
+        self._likelihood.known(self.output.told())
+        for piece in pieces:
             self._say(self._event(piece, self._completion))
+        left = self._likelihood.take("text")
+        if left:  # of half a character
+            self._say(caller.Text(self._index, "", self._completion, left))
         output = self.output
         reason: Literal["stop", "length", "tool_calls"] = "stop" if output.stop is not None else finish
         if reason == "stop" and output.stop is None and output.called:
@@ -129,9 +144,10 @@ class Emitter:
     def _event(self, piece: Piece, completion: int) -> caller.ToCaller:
         match piece.kind:
             case "text":
-                return caller.Text(self._index, piece.text, completion)
+                return caller.Text(self._index, piece.text, completion, self._likelihood.take("text"))
             case "reasoning":
-                return caller.Reasoning(self._index, piece.text, completion)
+                logprobs = self._likelihood.take("reasoning")
+                return caller.Reasoning(self._index, piece.text, completion, logprobs)
             case "call":
                 return caller.ToolCall(self._index, piece.call, piece.text, piece.id, piece.name)
 

@@ -15,6 +15,7 @@ import trio
 
 from motet.actors.emitter import emitter
 from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
+from motet.actors.limits import check_sampling
 from motet.actors.request import Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.channels import admission, caller, decode
@@ -27,6 +28,7 @@ from motet.engine.output import Output
 from motet.engine.projection import Projection, RowLength
 from motet.engine.reasoning import Markup
 from motet.engine.selftest import SelfTest
+from motet.engine.vocabulary import Vocabulary
 
 DEFAULT_MAX_TOKENS = 512
 _CHECKED_AT_ONCE = 4096  # token ids
@@ -81,6 +83,10 @@ class Engine:
         self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context, info.selftest.cuts)
         self._markup = Markup(tokenizer)
         self._stop_tokens = frozenset(tokenizer.eos_token_ids)
+        self._vocabulary = Vocabulary(tokenizer)
+        # As mlx_lm.server: XTC never excludes the ends of lines and of texts.
+        newline = tokenizer.encode("\n", add_special_tokens=False)
+        self._xtc_special = (*sorted(self._stop_tokens), *newline)
         self._ends = ends
         self._nursery = nursery
         self._depths = depths
@@ -145,6 +151,8 @@ class Engine:
     @contextlib.asynccontextmanager
     async def open_rows(self, requests: Sequence[Request]) -> AsyncIterator[Stream]:
         """As ``generate`` for several rows at once: their events carry the row's index."""
+        for request in requests:
+            check_sampling(request, self.info.facts.vocabulary)
         prompts = [await self._tokens(request) for request in requests]
         works = [self._work(request, prompt) for request, prompt in zip(requests, prompts, strict=True)]
         with contextlib.ExitStack() as leaving:
@@ -182,7 +190,15 @@ class Engine:
             raise NotTaken("busy") from None
         outlet, inbox = trio.open_memory_channel[ToEmitter](capacity(work.limit))
         self._nursery.start_soon(
-            emitter, inbox, to_caller, self._ends.decode, work, index, output, name=f"emitter {work.row}"
+            emitter,
+            inbox,
+            to_caller,
+            self._ends.decode,
+            work,
+            index,
+            output,
+            self._vocabulary,
+            name=f"emitter {work.row}",
         )
         post(self._ends.admission, admission.Submit(work, outlet))
 
@@ -224,7 +240,7 @@ class Engine:
             next(self._numbers),
             prompt,
             limit,
-            request.sampling(seed),
+            request.sampling(seed, self.info.facts.sampling, self._xtc_special),
             self._stop_tokens,
             read.boundaries,
             request.client,

@@ -20,6 +20,7 @@ from typing import Any
 from motet.engine.pieces import Piece, Pieces
 from motet.engine.reasoning import NORMAL, REASONING, TOOL, TOOL_IN_REASONING, Markers, Markup
 from motet.engine.text import decoder
+from motet.engine.told import Part, Told
 from motet.engine.toolcalls import Call, Malformed, Section, Tools
 
 
@@ -49,12 +50,16 @@ class Output:
         self._decoder = decoder(markup.tokenizer, after)
         self._markers = _markers(markup, tools) if begins is not None else Markers({})
         self._special = {} if self._markers.none else markup.special
+        self._never_text = markup.special
         self._tools = Tools(markup.form, tools)
         self._parallel = parallel
         self._pieces = Pieces(stops, parted=not self._markers.none, fresh=begins not in {None, NORMAL})
         self._shown = _Shown()
+        self._told = Told()
         self._section: Section | None = None
+        self._section_start = 0  # in letters
         self._enter(begins or NORMAL)
+        self._finished = False
         self.called = False
         """Whether a whole call has been told."""
         self.ended = False
@@ -80,10 +85,27 @@ class Output:
             special = self._special.get(token, "")
             text = special or self._decoder.step(token)
             self._shown.add(text, hidden=bool(special))
+            self._told.token(text, special=token in self._never_text)
             self._read(text)
             if self.ended:
                 break
         return self._pieces.take(), self._pieces.used
+
+    def told(self) -> list[Part | None]:
+        """What has become of the next tokens, as far as that is known: told as text, as thinking, or not.
+
+        Told with what ``push`` or ``finish`` has just returned, if only the first of its text.
+        """
+        if self._finished and not self.ended:
+            return self._told.rest(self._kind)
+        certain = self._shown.taken if self._section is None else self._section_start
+        return self._told.until(certain - self._pieces.waiting)
+
+    @property
+    def _kind(self) -> Part | None:
+        if self._section is not None:
+            return None
+        return {NORMAL: "text", REASONING: "reasoning"}.get(self._part)  # type: ignore[return-value]
 
     def finish(self, *, cut: bool) -> list[Piece]:
         """What was held back, when no more comes.
@@ -97,6 +119,7 @@ class Output:
             self._leave(self._section, "", whole=not cut or not self._markers.edges[TOOL])
         if not self.ended:
             self._pieces.finish()
+        self._finished = True
         return self._pieces.take()
 
     def _enter(self, part: str) -> None:
@@ -129,7 +152,12 @@ class Output:
 
     def _tell(self, text: str) -> None:
         """Text of the part that the row is in, with no marker in it."""
+        start = self._shown.taken
         shown = self._shown.take(text)
+        if self._kind is not None:
+            if self._pieces.fresh:
+                start += len(text) - len(text.lstrip())
+            self._told.part(start, self._shown.taken, self._kind)
         if self._section is not None:
             self._call(self._section.push(text)[0], self._section)
         elif self._part == REASONING:
@@ -149,8 +177,9 @@ class Output:
             return
         if to in {TOOL, TOOL_IN_REASONING}:
             self._section = Section(self._tools, marker)
+            self._section_start = self._shown.taken - len(marker)
         elif to != self._part:
-            self._pieces.part_ends()
+            self._told.drop(self._pieces.part_ends())
         self._enter(to)
 
     def _leave(self, section: Section, marker: str, *, whole: bool = True) -> None:
@@ -161,14 +190,16 @@ class Output:
         if thinking and marker and marker not in self._markers.edges[TOOL]:
             # The end of the thinking: it only spoke of calls.
             self.faults.append("the thinking ended within it")
+            self._told.part(self._section_start, self._shown.taken - len(marker), "reasoning")
             self._pieces.reasoning(section.left(""))
-            self._pieces.part_ends()
+            self._told.drop(self._pieces.part_ends())
             return
         try:
             calls = section.end(whole=whole)
         except Malformed as error:
             self.faults.append(str(error))
             left = section.left(marker)
+            self._told.part(self._section_start, self._shown.taken, "reasoning" if thinking else "text")
             if thinking:
                 self._pieces.reasoning(left)
                 self._enter(REASONING)
@@ -181,7 +212,7 @@ class Output:
         for call in calls:
             if call.name and self.called and not self._parallel:
                 break
-            self._pieces.call(call)
+            self._told.drop(self._pieces.call(call))
             self.called = self.called or section.whole
         self.called = self.called or section.whole
         self.ended = self.ended or (self.called and not self._parallel)
@@ -197,7 +228,7 @@ class _Shown:
     def __init__(self) -> None:
         self._hidden: deque[tuple[int, int]] = deque()
         self._added = 0
-        self._taken = 0
+        self.taken = 0
 
     def add(self, text: str, *, hidden: bool) -> None:
         """More text."""
@@ -207,8 +238,8 @@ class _Shown:
 
     def take(self, text: str) -> str:
         """What is shown of the text's next letters."""
-        start = self._taken
-        self._taken = end = start + len(text)
+        start = self.taken
+        self.taken = end = start + len(text)
         if not self._hidden or self._hidden[0][0] >= end:
             return text
         shown = []

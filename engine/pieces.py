@@ -35,14 +35,21 @@ class Pieces:
     def __init__(self, stops: Sequence[str], *, parted: bool, fresh: bool) -> None:
         self._search = Strings(stops).search()
         self._parted = parted
-        self._fresh = fresh  # no more than white space has been told of this part
+        self.fresh = fresh
+        """Whether no more than white space has come of this part. It is not told."""
         self._kind: Literal["text", "reasoning"] = "text"
         self._space = ""  # behind what was told; it may turn out to stand between two parts
         self._pieces: list[Piece] = []
         self._calls = 0
+        self._behind = 0  # letters of the stop string and behind it
         self.used = 0
         self.stop: str | None = None
         """The stop string that ended the answer: nothing more must be told."""
+
+    @property
+    def waiting(self) -> int:
+        """How many of the letters that came have not been told."""
+        return self._behind + self._search.waiting + len(self._space)
 
     def take(self) -> list[Piece]:
         """The pieces since the last time."""
@@ -51,26 +58,35 @@ class Pieces:
 
     def answer(self, text: str) -> None:
         """More of the answer."""
-        before, self.stop, _ = self._search.push(self._without_first_space(text))
+        before, self.stop, behind = self._search.push(self._without_first_space(text))
         self._say("text", before)
         if self.stop is not None:
+            self._behind = len(self.stop) + len(behind)
             self._say_space()
 
     def reasoning(self, text: str) -> None:
         """More thinking."""
         self._say("reasoning", self._without_first_space(text))
 
-    def call(self, call: Call) -> None:
-        """A call, or more of the last one."""
+    def call(self, call: Call) -> int:
+        """A call, or more of the last one; returns as ``part_ends``."""
+        dropped = 0
         if call.name:
-            self.part_ends()
+            dropped = self.part_ends()
             self._calls += 1
         self._add(Piece("call", call.arguments, self.used, self._calls - 1, call.id, call.name))
+        return dropped
 
-    def part_ends(self) -> None:
-        """What comes is of another part. A stop string that has only begun has not been said."""
+    def part_ends(self) -> int:
+        """What comes is of another part. A stop string that has only begun has not been said.
+
+        Returns:
+            How many letters of white space, the last that came, will never be told.
+        """
         self._say("text", self._search.flush())
-        self._space, self._fresh = "", True
+        dropped = len(self._space)
+        self._space, self.fresh = "", True
+        return dropped
 
     def finish(self) -> None:
         """Nothing more comes."""
@@ -78,9 +94,9 @@ class Pieces:
         self._say_space()
 
     def _without_first_space(self, text: str) -> str:
-        if self._fresh:
+        if self.fresh:
             text = text.lstrip()
-            self._fresh = not text
+            self.fresh = not text
         return text
 
     def _say(self, kind: Literal["text", "reasoning"], text: str) -> None:

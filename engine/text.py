@@ -54,6 +54,11 @@ class Search:
         (_, before), ((_, found), rest) = segments
         return before, found, rest
 
+    @property
+    def waiting(self) -> int:
+        """How many letters are held back as the possible beginning of a string."""
+        return 0 if self._state is None else len(self._state[-1])
+
     def flush(self) -> str:
         """The text held back as the possible beginning of a string. The search goes on behind it."""
         if self._machine is None:

@@ -210,6 +210,8 @@ class ChatRequest(Generation):
             options["max_tokens"] = self.max_completion_tokens
         if self.logprobs:
             options["logprobs"] = self.top_logprobs or 0
+        elif self.top_logprobs:
+            raise InvalidRequest("'top_logprobs' needs 'logprobs': true", "top_logprobs", "invalid_value")
         messages = [written(message) for message in self.messages]
         options |= {"tools": self._offered(), "template": self._template()}
         if self.parallel_tool_calls is False:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from motet import Event, Failed, Finished, Reasoning, Text, ToolCall, Usage
+from motet.http.logprobs import ChatLogprobs, TextLogprobs
 
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -32,7 +33,9 @@ TEXT = Kind("cmpl-", "text_completion", "text_completion", False)
 class _Told:
     """What the events of one row have told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, chat: bool) -> None:
+        self._chat = chat
+        self.logprobs: ChatLogprobs | TextLogprobs = ChatLogprobs() if chat else TextLogprobs()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[tuple[str, str]] = []
@@ -54,11 +57,11 @@ class _Told:
             case Finished():
                 self.end = event
 
-    def choice(self, index: int, chat: bool) -> dict[str, Any]:
+    def choice(self, index: int) -> dict[str, Any]:
         """The row's choice."""
-        said = {"message": self._message()} if chat else {"text": "".join(self._text)}
+        said = {"message": self._message()} if self._chat else {"text": "".join(self._text)}
         reason = self.end and self.end.reason
-        return {"index": index, **said, "logprobs": None, "finish_reason": reason}
+        return {"index": index, **said, "logprobs": self.logprobs.whole, "finish_reason": reason}
 
     def _message(self) -> dict[str, Any]:
         text = "".join(self._text)
@@ -84,7 +87,7 @@ class Answer:
         self._id = kind.prefix + secrets.token_hex(12)
         self._created = int(time.time())
         self._model = model
-        self._told = [_Told() for _ in range(rows)]
+        self._told = [_Told(chat=kind.chat) for _ in range(rows)]
 
     # --- whole ---
 
@@ -96,7 +99,7 @@ class Answer:
             "object": self._kind.object,
             "created": self._created,
             "model": self._model,
-            "choices": [row.choice(index, self._kind.chat) for index, row in enumerate(self._told)],
+            "choices": [row.choice(index) for index, row in enumerate(self._told)],
             "usage": _usage([end.usage for end in ends]),
         }
 
@@ -113,7 +116,8 @@ class Answer:
         self._told[event.index].take(event)
         match event:
             case Text(index, text):
-                return self._chunk(index, self._said(text))
+                logprobs = self._told[index].logprobs.more(text, event.logprobs)
+                return self._chunk(index, self._said(text), logprobs=logprobs)
             case Reasoning(index, text):
                 return self._chunk(index, f'{{"reasoning_content":{_compact(text)}}}')
             case ToolCall():
@@ -142,11 +146,14 @@ class Answer:
         quoted = _compact(text)
         return f'{{"content":{quoted}}}' if self._kind.chat else quoted
 
-    def _chunk(self, index: int, said: str, reason: str | None = None) -> str:
+    def _chunk(
+        self, index: int, said: str, reason: str | None = None, logprobs: dict[str, Any] | None = None
+    ) -> str:
         key = "delta" if self._kind.chat else "text"
         usage = ',"usage":null' if self._include_usage else ""
         return (
-            f'{self._head}[{{"index":{index},"{key}":{said},"logprobs":null,'
+            f'{self._head}[{{"index":{index},"{key}":{said},'
+            f'"logprobs":{_compact(logprobs)},'
             f'"finish_reason":{_compact(reason)}}}]{usage}}}\n\n'
         )
 

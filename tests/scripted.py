@@ -232,7 +232,7 @@ class ScriptedDevice:
             raise ProtocolError("a row opened twice")
         if opening.snapshot is not None and opening.snapshot not in self.snapshots:
             raise ProtocolError("a leased snapshot was freed")
-        made = opening.generated
+        made = len(opening.generated)
         self.preparing[number] = ScriptedRow(opening.work, self._script, opening.length, made, made)
 
     def _join(self, numbers: tuple[int, ...]) -> None:

@@ -17,11 +17,13 @@ from motet.channels.request import Sampling, Work
 from motet.engine.output import Output
 from motet.engine.pieces import Piece
 from motet.engine.reasoning import Markup
+from motet.engine.vocabulary import Vocabulary
 from tool_samples import TOOLS
 from tool_tokenizer import tool_tokenizer
 
 TOKENIZER = families.tokenizer()
 MARKUP = Markup(TOKENIZER)
+VOCABULARY = Vocabulary(TOKENIZER)
 WORK = Work(7, (40, 41, 42), 50, Sampling(), frozenset(TOKENIZER.eos_token_ids))
 INDEX = 3
 
@@ -70,7 +72,8 @@ async def said(
     if not caller_stays:
         events.close()
     with trio.fail_after(10):
-        await emitter(inbox, to_caller, to_decode, work, INDEX, output or partial(Output, MARKUP, stops))
+        make = output or partial(Output, MARKUP, stops)
+        await emitter(inbox, to_caller, to_decode, work, INDEX, make, VOCABULARY)
         return Said([event async for event in events] if caller_stays else [], to_decode)
 
 
