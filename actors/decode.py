@@ -202,7 +202,7 @@ class Stepper:
         row.generated.extend(prepared.tokens)
         self._gauges.tokens += len(prepared.tokens)
         if not row.stopped:
-            post(row.outlet, Tokens(prepared.tokens, prepared.finish))
+            post(row.outlet, Tokens(prepared.tokens, prepared.finish, prepared.logprobs))
         return row
 
     def _tokens(self, new: RowTokens) -> None:
@@ -210,7 +210,7 @@ class Stepper:
         running.generated.extend(new.tokens)
         self._gauges.tokens += len(new.tokens)
         if running.told:
-            post(running.outlet, Tokens(new.tokens, new.finish))
+            post(running.outlet, Tokens(new.tokens, new.finish, new.logprobs))
         if new.finish is not None:
             running.stopped = True
             self._gone(running, new.snapshot)

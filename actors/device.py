@@ -193,7 +193,8 @@ class DeviceLoop:
         for new in outcome:
             old = self._collected.get(new.row)
             if old is not None:
-                new = attrs.evolve(new, tokens=old.tokens + new.tokens)
+                tokens, logprobs = old.tokens + new.tokens, old.logprobs + new.logprobs
+                new = attrs.evolve(new, tokens=tokens, logprobs=logprobs)
             self._collected[new.row] = new
             self._ended = self._ended or new.finish is not None
 

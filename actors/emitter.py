@@ -1,6 +1,6 @@
 """The emitter, one a request: from tokens to the caller's events.
 
-Owns: the row's text (detokenizer, stop strings) and its counts.
+Owns: the row's output (text, thinking, tool calls, stop strings) and its counts.
 Takes: what becomes of the row, from admission, prefill and decode.
 Sends: events to the caller; Stop to decode.
 Waited for by: its caller alone.
@@ -9,12 +9,13 @@ A fault in here is its row's: the caller is told, decode drops the row.
 """
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Literal, assert_never
 
 import attrs
 import structlog
 import trio
 
+from motet.actors.likelihood import Likelihood
 from motet.channels import caller, decode
 from motet.channels.emitter import (
     Accepted,
@@ -23,11 +24,14 @@ from motet.channels.emitter import (
     Prepared,
     Rejected,
     ToEmitter,
+    TokenLogprob,
     Tokens,
 )
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Work
-from motet.engine.text import TextStream
+from motet.engine.output import Output
+from motet.engine.pieces import Piece
+from motet.engine.vocabulary import Vocabulary
 
 log = structlog.get_logger()
 
@@ -38,16 +42,17 @@ async def emitter(
     to_decode: Outlet[decode.Stop],
     work: Work,
     index: int,
-    text: Callable[[], TextStream],
+    output: Callable[[], Output],
+    vocabulary: Vocabulary,
 ) -> None:
     """Run until the row's terminal event, or until the caller has left.
 
     A channel that closes without one means that the engine died.
     """
-    row = Emitter(to_caller, to_decode, work, index)
+    row = Emitter(to_caller, to_decode, work, index, Likelihood(vocabulary))
     with inbox, to_caller:
         try:
-            row.text = text()
+            row.output = output()
             async for message in inbox:
                 row.hear(message)
                 if row.over:
@@ -68,7 +73,8 @@ class Emitter:
     _to_decode: Outlet[decode.Stop]
     _work: Work
     _index: int
-    text: TextStream = attrs.field(init=False)
+    _likelihood: Likelihood
+    output: Output = attrs.field(init=False)
     over: bool = False
     _completion: int = 0
     _cached: int = 0
@@ -78,8 +84,8 @@ class Emitter:
     def hear(self, message: ToEmitter) -> None:
         """Take one message and act on it."""
         match message:
-            case Tokens(tokens, finish):
-                self._tokens(tokens, finish)
+            case Tokens(tokens, finish, logprobs):
+                self._tokens(tokens, finish, logprobs)
             case Prepared(cached):
                 self._cached = cached
             case Accepted():
@@ -94,12 +100,19 @@ class Emitter:
             case _:
                 assert_never(message)
 
-    def _tokens(self, tokens: tuple[int, ...], finish: Finish | None) -> None:
+    def _tokens(
+        self, tokens: tuple[int, ...], finish: Finish | None, logprobs: tuple[TokenLogprob, ...]
+    ) -> None:
         if self._first is None:
             self._first = trio.current_time()
         ends = bool(tokens) and tokens[-1] in self._work.stop_tokens
-        text, used = self.text.push(tokens[:-1] if ends else tokens)
-        if self.text.stopped:
+        text = tokens[:-1] if ends else tokens
+        pieces, used = self.output.push(text)
+        self._likelihood.came(text, logprobs)
+        self._likelihood.known(self.output.told())
+        for piece in pieces:
+            self._say(self._event(piece, self._completion + piece.used))
+        if self.output.ended:
             if finish is None:
                 post(self._to_decode, decode.Stop(self._work.row))
             finish = "stop"
@@ -107,14 +120,36 @@ class Emitter:
             used += ends
         self._completion += used
         if finish is not None:
-            text += self.text.finish()
-        if text:
-            self._say(caller.Text(self._index, text, self._completion))
-        if finish is not None:
-            usage = caller.Usage(len(self._work.prompt), self._completion, self._cached)
-            self._say(caller.Finished(self._index, finish, usage))
-            self._log("request finished", reason=finish)
-            self.over = True
+            self._finish(finish)
+
+    def _finish(self, finish: Finish) -> None:
+        pieces = self.output.finish(cut=finish == "length")
+        self._likelihood.known(self.output.told())
+        for piece in pieces:
+            self._say(self._event(piece, self._completion))
+        left = self._likelihood.take("text")
+        if left:  # of half a character
+            self._say(caller.Text(self._index, "", self._completion, left))
+        output = self.output
+        reason: Literal["stop", "length", "tool_calls"] = "stop" if output.stop is not None else finish
+        if reason == "stop" and output.stop is None and output.called:
+            reason = "tool_calls"
+        counts = (len(self._work.prompt), self._completion, self._cached, output.reasoning_tokens)
+        self._say(caller.Finished(self._index, reason, caller.Usage(*counts), output.stop))
+        if output.faults:
+            log.warning("malformed tool call", request=self._work.row, errors=output.faults)
+        self._log("request finished", reason=reason)
+        self.over = True
+
+    def _event(self, piece: Piece, completion: int) -> caller.ToCaller:
+        match piece.kind:
+            case "text":
+                return caller.Text(self._index, piece.text, completion, self._likelihood.take("text"))
+            case "reasoning":
+                logprobs = self._likelihood.take("reasoning")
+                return caller.Reasoning(self._index, piece.text, completion, logprobs)
+            case "call":
+                return caller.ToolCall(self._index, piece.call, piece.text, piece.id, piece.name)
 
     def left(self) -> None:
         """The caller has gone before the end."""

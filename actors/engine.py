@@ -14,8 +14,9 @@ import attrs
 import trio
 
 from motet.actors.emitter import emitter
-from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens
-from motet.actors.request import MOST_ROWS, Request
+from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
+from motet.actors.limits import check_sampling
+from motet.actors.request import Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
@@ -23,9 +24,11 @@ from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Work
 from motet.engine.model import ModelFacts
+from motet.engine.output import Output
 from motet.engine.projection import Projection, RowLength
+from motet.engine.reasoning import Markup
 from motet.engine.selftest import SelfTest
-from motet.engine.text import TextStream
+from motet.engine.vocabulary import Vocabulary
 
 DEFAULT_MAX_TOKENS = 512
 _CHECKED_AT_ONCE = 4096  # token ids
@@ -79,7 +82,12 @@ class Engine:
         """Set when the engine has ended, by a drain or by its death."""
         self.death: BaseException | None = None
         self._intake = Intake(tokenizer, info.facts.vocabulary, info.facts.context, info.selftest.cuts)
+        self._markup = Markup(tokenizer)
         self._stop_tokens = frozenset(tokenizer.eos_token_ids)
+        self._vocabulary = Vocabulary(tokenizer)
+        # As mlx_lm.server: XTC never excludes the ends of lines and of texts.
+        newline = tokenizer.encode("\n", add_special_tokens=False)
+        self._xtc_special = (*sorted(self._stop_tokens), *newline)
         self._ends = ends
         self._nursery = nursery
         self._depths = depths
@@ -152,6 +160,8 @@ class Engine:
 
         Events carry the row's index: the first request's rows come first.
         """
+        for request in requests:
+            check_sampling(request, self.info.facts.vocabulary)
         rows_of = [(request, await self._works(request)) for request in requests]
         opening = [(request, work) for request, works in rows_of for work in works]
         with contextlib.ExitStack() as leaving:
@@ -161,9 +171,8 @@ class Engine:
             leaving.callback(rows.withdraw_all)
             with to_caller:
                 for index, (request, work) in enumerate(opening):
-                    continued = _continued(request, work.prompt)
-                    text = partial(TextStream, self.tokenizer, request.stop, continued)
-                    rows.opened(index, self._open(work, index, text, to_caller.clone()))
+                    output = partial(self._output, request, work.prompt)
+                    rows.opened(index, self._open(work, index, output, to_caller.clone()))
             stream = Stream(events, len(opening), rows, lambda: self.death)
             await stream.accepted()
             yield stream
@@ -172,7 +181,7 @@ class Engine:
         self,
         work: Work,
         index: int,
-        text: Callable[[], TextStream],
+        output: Callable[[], Output],
         to_caller: trio.MemorySendChannel[caller.ToCaller],
     ) -> Callable[[], None]:
         """Submit a row; return what withdraws it."""
@@ -190,7 +199,15 @@ class Engine:
             raise NotTaken("busy") from None
         outlet, inbox = trio.open_memory_channel[ToEmitter](capacity(work.limit))
         self._nursery.start_soon(
-            emitter, inbox, to_caller, self._ends.decode, work, index, text, name=f"emitter {work.row}"
+            emitter,
+            inbox,
+            to_caller,
+            self._ends.decode,
+            work,
+            index,
+            output,
+            self._vocabulary,
+            name=f"emitter {work.row}",
         )
         post(self._ends.admission, admission.Submit(work, outlet))
 
@@ -204,13 +221,25 @@ class Engine:
         if _short_ids(request.prompt):
             return self._intake.read(request.prompt, request.param)
         return await trio.to_thread.run_sync(
-            self._intake.read, request.prompt, request.param, limiter=self._tokenizing
+            partial(self._intake.read, template=request.template, tools=request.tools),
+            request.prompt,
+            request.param,
+            limiter=self._tokenizing,
+        )
+
+    def _output(self, request: Request, prompt: tuple[int, ...]) -> Output:
+        if not is_chat(request.prompt):
+            return Output(self._markup, request.stop, after=prompt)
+        return Output(
+            self._markup,
+            request.stop,
+            begins=self._markup.begins(prompt),
+            tools=request.tools,
+            parallel=request.parallel_tool_calls,
         )
 
     async def _works(self, request: Request) -> list[Work]:
         """The request's rows."""
-        if not 1 <= request.n <= MOST_ROWS:
-            raise InvalidRequest(f"'n' must be from 1 to {MOST_ROWS}", "n")
         read = await self._tokens(request)
         first = self._work(request, read)
         if request.n == 1:
@@ -236,7 +265,7 @@ class Engine:
             next(self._numbers),
             prompt,
             limit,
-            request.sampling(seed),
+            request.sampling(seed, self.info.facts.sampling, self._xtc_special),
             self._stop_tokens,
             read.boundaries,
             request.client,
@@ -269,9 +298,3 @@ class Engine:
 def _short_ids(prompt: Prompt) -> bool:
     """Whether a prompt is so few token ids that a thread would cost more than checking them."""
     return len(prompt) <= _CHECKED_AT_ONCE and bool(prompt) and isinstance(prompt[0], int)
-
-
-def _continued(request: Request, prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens that the text continues: none for a chat's reply."""
-    chat = not isinstance(request.prompt, str) and isinstance(request.prompt[0], dict)
-    return () if chat else prompt

@@ -11,6 +11,7 @@ from typing import TypeAlias, assert_never
 import attrs
 import structlog
 
+from motet.actors.opening import sampling_session
 from motet.channels.device import (
     Abandon,
     Abandoned,
@@ -27,11 +28,11 @@ from motet.channels.device import (
     RowTokens,
     Snapshot,
 )
+from motet.channels.emitter import TokenLogprob
 from motet.engine.batch import Batch
-from motet.engine.group import Group, Observe, Sampled
+from motet.engine.group import Group, Observe
 from motet.engine.model import Model, check_device
-from motet.engine.row import Finish, Row
-from motet.engine.sampling import SamplingSession
+from motet.engine.row import Row, Sampled
 from motet.engine.state import fresh_copy, nbytes, trimmable
 
 log = structlog.get_logger()
@@ -221,15 +222,8 @@ class Executor:
         else:
             stored = self._stored[opening.snapshot]
             caches = fresh_copy(stored.caches, stored.length - length)
-        session = SamplingSession(
-            temperature=work.sampling.temperature,
-            top_p=work.sampling.top_p,
-            top_k=work.sampling.top_k,
-            min_p=work.sampling.min_p,
-            seed=work.sampling.seed,
-            drawn=opening.generated,
-        )
-        row = Row(work.row, length, session, work.stop_tokens, work.limit, made=opening.generated)
+        session = sampling_session(work, opening.generated)
+        row = Row(work.row, length, session, work.stop_tokens, work.limit, made=len(opening.generated))
         return Batch([row], caches)
 
     def _begin_together(self, ending: list[Part]) -> dict[int, PartRead]:
@@ -241,7 +235,7 @@ class Executor:
         except Exception as error:
             return {part.row: self._fail(part.row, error) for part in ending}
         try:
-            logits = batch.begin(self._model.module, [part.tokens[-1] for part in ending])
+            sampled, logits = batch.begin(self._model.module, [part.tokens[-1] for part in ending])
         except Exception as error:
             if before is None:
                 return {part.row: self._fail(part.row, error) for part in ending}
@@ -253,25 +247,24 @@ class Executor:
             return results
         if self._observe is not None:
             self._observe(tuple(batch.numbers), logits)
-        return self._begun(batch)
+        return self._begun(batch, sampled)
 
-    def _begun(self, batch: Batch) -> dict[int, PartRead]:
-        results = {}
-        for row in batch.rows:
-            results[row.number] = self._first_tokens(batch, row, (row.last,), row.finish(row.last))
+    def _begun(self, batch: Batch, sampled: list[Sampled]) -> dict[int, PartRead]:
+        results = {one.row.number: self._first_tokens(batch, [one]) for one in sampled}
         ended = [number for number, read in results.items() if read.finish is not None]
         for number in ended:
             del self._preparing[number]
         batch.drop(ended)
         return results
 
-    def _first_tokens(
-        self, batch: Batch, row: Row, tokens: tuple[int, ...], finish: Finish | None
-    ) -> PartRead:
+    def _first_tokens(self, batch: Batch, sampled: list[Sampled]) -> PartRead:
+        """What is told of a row's tokens, of which the last may end it."""
+        row, finish = sampled[-1].row, sampled[-1].finish
         snapshot = None
         if finish is not None and self._snapshots:
             snapshot = self._store(batch.extract(row.number), row.fed)
-        return PartRead(row.number, tokens, finish, snapshot)
+        tokens = tuple(one.token for one in sampled)
+        return PartRead(row.number, tokens, finish, snapshot, logprobs=_logprobs(sampled))
 
     def _resumed(self, number: int) -> bool:
         return self._preparing[number].row(number).made > 0
@@ -281,20 +274,19 @@ class Executor:
 
         Two, for steps are pipelined: the one that failed may have been the one behind the next.
         """
-        tokens: list[int] = []
+        told: list[Sampled] = []
         try:
             batch = self._gathered((part,))
-            (row,) = batch.rows
             feed, finish = part.tokens[-1], None
-            while len(tokens) < 2 and finish is None:
-                logits = batch.begin(self._model.module, [feed])
+            while len(told) < 2 and finish is None:
+                (sampled,), logits = batch.begin(self._model.module, [feed])
                 if self._observe is not None:
-                    self._observe((row.number,), logits)
-                tokens.append(feed := row.last)
-                finish = row.finish(feed)
-            read = self._first_tokens(batch, row, tuple(tokens), finish)
+                    self._observe((part.row,), logits)
+                told.append(sampled)
+                feed, finish = sampled.token, sampled.finish
+            read = self._first_tokens(batch, told)
             if finish is not None:
-                self._take_out(row.number)
+                self._take_out(part.row)
             return read
         except Exception as error:
             return self._fail(part.row, error)
@@ -365,12 +357,12 @@ class Executor:
     def _take_out_ended(self, sampled: list[Sampled]) -> list[RowTokens]:
         results = []
         ended = []
-        for row, token, finish in sampled:
-            snapshot = None
-            if finish is not None:
-                ended.append(row.number)
-                snapshot = self._snapshot_of(row)
-            results.append(RowTokens(row.number, (token,), finish, snapshot))
+        for one in sampled:
+            number, snapshot = one.row.number, None
+            if one.finish is not None:
+                ended.append(number)
+                snapshot = self._snapshot_of(one.row)
+            results.append(RowTokens(number, (one.token,), one.finish, snapshot, _logprobs([one])))
         if ended:
             self._group.drop(ended)
         return results
@@ -389,6 +381,10 @@ class Executor:
         self._next_handle += 1
         self._stored[handle] = Stored(caches, length)
         return Snapshot(handle, length, nbytes(caches), trimmable(caches))
+
+
+def _logprobs(sampled: list[Sampled]) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(*one.logprob) for one in sampled if one.logprob is not None)
 
 
 def describe(error: BaseException) -> str:

@@ -6,7 +6,9 @@ up a stream. No MLX here.
 
 import functools
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -44,8 +46,142 @@ class Tokens:
     """Lengths of prefixes that others are likely to share, ascending; see Work."""
 
 
+def is_chat(prompt: Prompt) -> bool:
+    """Whether a prompt is a chat's messages."""
+    return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
+
+
 def _is_system(message: Message) -> bool:
     return message.get("role") in {"system", "developer"}
+
+
+_OURS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+"""What the chat template's renderer takes that no request sets."""
+
+
+@attrs.frozen
+class _Chat:
+    """A chat, as its template is given it."""
+
+    tokenizer: Any
+    messages: list[dict[str, Any]]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Any,
+        messages: Any,
+        param: str,
+        tools: Sequence[Mapping[str, Any]],
+        template: Mapping[str, Any],
+    ) -> "_Chat":
+        """Check a request's chat.
+
+        Raises:
+            InvalidRequest: it is none, or the model takes none.
+        """
+        for name in template:
+            if name in _OURS:
+                raise InvalidRequest(f"the chat template's '{name}' cannot be set", "chat_template_kwargs")
+        if not tokenizer.has_chat_template:
+            raise InvalidRequest("this model has no chat template: use /v1/completions", param)
+        options = {**template, "tools": [dict(tool) for tool in tools]} if tools else template
+        return cls(tokenizer, [_written(m, f"{param}[{i}]", param) for i, m in enumerate(messages)], options)
+
+    def tokens(self, param: str) -> list[int]:
+        """What the model is to read.
+
+        Raises:
+            InvalidRequest: the template refused.
+        """
+        try:
+            return self._render(self.messages)
+        except Exception as error:  # templates raise what they like
+            raise InvalidRequest(f"the model's chat template refused: {error}", param) from error
+
+    def system_end(self, tokens: tuple[int, ...]) -> int:
+        """Tokens until the first message that is not the system's: what a whole fleet of agents shares."""
+        system = list(itertools.takewhile(_is_system, self.messages))
+        rest = self.messages[len(system) :]
+        # Offered tools are shared as a system prompt is, and stand with it.
+        if not (system or self.options.get("tools")) or not rest:
+            return 0
+        # Another first turn in its place: what stays the same does not come from it. Asked for through
+        # the template, for some put the system prompt into the user's turn.
+        other = "0" if not str(rest[0].get("content")).startswith("0") else "1"
+        return self._same([*system, {"role": "user", "content": other}], tokens)
+
+    def turn_end(self, tokens: tuple[int, ...]) -> int:
+        """Tokens until the reply's header: where the next turn of this chat goes on."""
+        return self._same(self.messages, tokens, add_generation_prompt=False)
+
+    def _same(self, messages: Any, tokens: tuple[int, ...], **options: Any) -> int:
+        try:
+            rendered = self._render(messages, **options)
+        except Exception:  # a template may refuse a chat that ends like this
+            return 0
+        return common_prefix(tuple(rendered), tokens)
+
+    def _render(self, messages: Any, *, add_generation_prompt: bool = True) -> list[int]:
+        chat = [dict(message) for message in messages]
+        return list(
+            self.tokenizer.apply_chat_template(
+                chat, add_generation_prompt=add_generation_prompt, **self.options
+            )
+        )
+
+
+def _written(message: Any, name: str, param: str) -> dict[str, Any]:
+    """A message as templates take it: text, and a call's arguments as an object.
+
+    As mlx-lm's server does it; not by its function, which changes its argument in place and does not say
+    which field is wrong.
+    """
+    if not isinstance(message, Mapping):
+        raise InvalidRequest("a chat's messages must be objects", param)
+    written = dict(message)
+    if written.get("content") is None:
+        written["content"] = ""
+    if calls := written.get("tool_calls"):
+        if not isinstance(calls, Sequence) or isinstance(calls, str):
+            raise InvalidRequest(f"'{name}.tool_calls' must be a list", f"{name}.tool_calls", "invalid_value")
+        written["tool_calls"] = [_call(call, f"{name}.tool_calls[{i}]") for i, call in enumerate(calls)]
+    else:
+        written.pop("tool_calls", None)
+    return written
+
+
+def _call(call: Any, name: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidRequest(f"'{name}' must be a call of a function", name, "invalid_value")
+    arguments = function.get("arguments") or "{}"
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, Mapping):
+        field = f"{name}.function.arguments"
+        raise InvalidRequest(f"'{field}' must be a JSON object, as a string", field, "invalid_value")
+    return {**call, "function": {**function, "arguments": value}}
 
 
 @attrs.frozen(slots=False)  # for the cached property
@@ -64,75 +200,52 @@ class Intake:
     context: int | None
     cuts: bool
 
-    def read(self, prompt: Prompt, param: str) -> Tokens:
+    def read(
+        self,
+        prompt: Prompt,
+        param: str,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        template: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Tokens:
         """The tokens of a prompt, and where in it snapshots are worth taking.
 
         Args:
             prompt: text, token ids or messages.
             param: the field that it came in, for errors.
+            tools: what the chat's template is to offer.
+            template: more values for the chat's template.
 
         Raises:
             InvalidRequest: it is empty, malformed, or too long for the context.
         """
         self._refuse_hopeless(prompt, param)
+        chat = None
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt)
         elif not prompt:
             tokens = []
-        elif isinstance(prompt[0], Mapping):
-            tokens = self._chat(prompt, param)
+        elif is_chat(prompt):
+            chat = _Chat.of(self.tokenizer, prompt, param, tools, template)
+            tokens = chat.tokens(param)
         else:
             tokens = self._checked_ids(prompt, param)
         if not tokens:
             raise InvalidRequest("the prompt is empty", param, "empty_prompt")
         if self.context is not None and len(tokens) >= self.context:
             raise self._too_long(f"{len(tokens)} tokens", param)
-        return Tokens(tuple(tokens), self._boundaries(prompt, tuple(tokens)))
+        return Tokens(tuple(tokens), self._boundaries(chat, tuple(tokens)))
 
-    def _boundaries(self, prompt: Prompt, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def _boundaries(self, chat: "_Chat | None", tokens: tuple[int, ...]) -> tuple[int, ...]:
         if len(tokens) < _LONG:
             return ()
-        if isinstance(prompt[0], Mapping):
-            found = {self._system_end(prompt, tokens)}
+        if chat is not None:
+            found = {chat.system_end(tokens)}
             if not self.cuts:
-                found.add(self._turn_end(prompt, tokens))
+                found.add(chat.turn_end(tokens))
         else:
             found = set() if self.cuts else {len(tokens) - 1}
         return tuple(sorted(length for length in found if 0 < length < len(tokens)))
-
-    def _system_end(self, messages: Any, tokens: tuple[int, ...]) -> int:
-        """Tokens until the first message that is not the system's: what a whole fleet of agents shares."""
-        system = list(itertools.takewhile(_is_system, messages))
-        rest = messages[len(system) :]
-        if not system or not rest:
-            return 0
-        # Another first turn in its place: what stays the same does not come from it. Asked for through
-        # the template, for some put the system prompt into the user's turn.
-        other = "0" if not str(rest[0].get("content")).startswith("0") else "1"
-        return self._same([*system, {"role": "user", "content": other}], tokens)
-
-    def _turn_end(self, messages: Any, tokens: tuple[int, ...]) -> int:
-        """Tokens until the reply's header: where the next turn of this chat goes on."""
-        return self._same(messages, tokens, add_generation_prompt=False)
-
-    def _same(self, messages: Any, tokens: tuple[int, ...], **options: Any) -> int:
-        try:
-            rendered = self._render(messages, **options)
-        except Exception:  # a template may refuse a chat that ends like this
-            return 0
-        return common_prefix(tuple(rendered), tokens)
-
-    def _render(self, messages: Any, *, add_generation_prompt: bool = True) -> list[int]:
-        chat = [dict(message) for message in messages]
-        return list(self.tokenizer.apply_chat_template(chat, add_generation_prompt=add_generation_prompt))
-
-    def _chat(self, messages: Any, param: str) -> list[int]:
-        if not self.tokenizer.has_chat_template:
-            raise InvalidRequest("this model has no chat template: use /v1/completions", param)
-        try:
-            return self._render(messages)
-        except Exception as error:  # templates raise what they like
-            raise InvalidRequest(f"the model's chat template refused: {error}", param) from error
 
     def _checked_ids(self, ids: Any, param: str) -> list[int]:
         for token in ids:

@@ -256,8 +256,7 @@ class Cohort:
         opening = None
         if not joiner.opened:
             assert joiner.lease is not None
-            generated = len(joiner.generated)
-            opening = Opening(joiner.work, joiner.lease.snapshot, joiner.lease.length, generated)
+            opening = Opening(joiner.work, joiner.lease.snapshot, joiner.lease.length, joiner.generated)
             joiner.opened = True
         return Part(joiner.work.row, tokens, last, opening, keep)
 
@@ -301,7 +300,9 @@ class Cohort:
             self._gauges.cached_tokens += joiner.lease.length
             if not joiner.generated:
                 post(joiner.outlet, Prepared(joiner.lease.length))
-            joining.append(decode.Prepared(joiner.work, joiner.outlet, read.tokens, read.finish))
+            joining.append(
+                decode.Prepared(joiner.work, joiner.outlet, read.tokens, read.finish, read.logprobs)
+            )
         if joining:
             post(self._to.decode, decode.Join(tuple(joining)))
 

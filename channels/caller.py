@@ -44,8 +44,8 @@ class Logprob:
 class Text:
     """New text of a row, never part of a character, and the count of tokens read for it so far.
 
-    With ``logprobs`` the tokens that came since the row's last event, if the row asks for them. Text that is
-    held back makes them come before theirs does, with ``text`` empty.
+    With ``logprobs``, if the row asks for them, the tokens whose text begins to be told with it. Only at the
+    end may there be some without text: of tokens that made no whole character.
     """
 
     index: int

@@ -36,7 +36,7 @@ class Opening:
     work: Work
     snapshot: int | None
     length: int
-    generated: int = 0
+    generated: tuple[int, ...] = ()
 
 
 @attrs.frozen

@@ -21,8 +21,11 @@ class Sampling:
     seed: int = 0
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    xtc_special: tuple[int, ...] = ()
+    """Tokens that XTC never excludes."""
     repetition_penalty: float = 1.0
     repetition_context: int = 20
+    """Tokens, the last ones of prompt and completion; 0 for all."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()

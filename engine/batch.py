@@ -11,7 +11,7 @@ import mlx.core as mx
 from mlx.nn.layers.base import Module
 
 from motet.engine.layouts.choice import layout_of, leaves, regrouped
-from motet.engine.row import Row
+from motet.engine.row import Row, Sampled
 from motet.engine.sampling import RowSampler
 from motet.engine.state import nbytes
 
@@ -80,21 +80,20 @@ class Batch:
         for row, its in zip(self.rows, tokens, strict=True):
             row.fed += len(its)
 
-    def begin(self, model: Module, last: Sequence[int]) -> mx.array:
+    def begin(self, model: Module, last: Sequence[int]) -> tuple[list[Sampled], mx.array]:
         """Feed a token to each row and draw the next: at a prompt's end, the rows' first.
 
         Returns:
-            The logits [B, V]; the tokens are in the rows.
+            What was drawn, in the rows' order, and the logits [B, V].
         """
         logits: mx.array = model(mx.array(list(last))[:, None], cache=self.caches)[:, -1, :]
         drawn = RowSampler([row.session for row in self.rows]).draw(logits)
-        tokens: Any = drawn.tolist()
-        for i, (row, token) in enumerate(zip(self.rows, tokens, strict=True)):
-            row.token, row.last = drawn[i : i + 1], token
+        tokens = [drawn.tokens[i : i + 1] for i in range(len(self.rows))]
+        mx.eval(tokens, drawn.arrays)
+        for row, token in zip(self.rows, tokens, strict=True):
+            row.token = token
             row.fed += 1
-            row.made += 1
-        mx.eval([row.token for row in self.rows])
-        return logits
+        return drawn.read(self.rows), logits
 
     def extract(self, number: int) -> list[Any]:
         """One row's caches as caches of a lone row: handed over if it was never merged, else copied."""

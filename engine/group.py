@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import mlx.core as mx
@@ -17,13 +17,11 @@ from mlx.nn.layers.base import Module
 
 from motet.engine.batch import Batch
 from motet.engine.joining import Joining
-from motet.engine.row import Finish, Row
-from motet.engine.sampling import RowSampler
+from motet.engine.row import Row, Sampled
+from motet.engine.sampling import Drawn, RowSampler
 
 Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
 """Called with the rows' numbers and their logits [B, V] of each forward; for oracles."""
-
-Sampled: TypeAlias = tuple[Row, int, Finish | None]
 
 _COPY_RATE = 2.5e8  # bytes a second into memory that was never touched; used again it takes 20e9
 _RATES = 8  # so many parts' rates are remembered, and the slowest counts
@@ -36,6 +34,21 @@ class _Join:
     rows: list[int]
     work: Joining
     part_bytes: float
+
+
+@attrs.frozen(eq=False)
+class _Unread:
+    """A step's tokens on the device, and for whom they are."""
+
+    rows: list[Row]
+    drawn: Drawn
+    dropped: frozenset[int] = frozenset()
+
+    def without(self, numbers: Sequence[int]) -> "_Unread":
+        return attrs.evolve(self, dropped=self.dropped.union(numbers))
+
+    def read(self) -> list[Sampled]:
+        return [one for one in self.drawn.read(self.rows) if one.row.number not in self.dropped]
 
 
 class Group:
@@ -58,7 +71,7 @@ class Group:
         """Drop everything."""
         self.batch = Batch([], [])
         self._register: mx.array | None = None  # [B] the tokens to feed next
-        self._unread: list[Row] | None = None  # rows of a register that nobody has read yet
+        self._unread: _Unread | None = None  # a step that nobody has read yet
         self._sampler: RowSampler | None = None
         self._joining: _Join | None = None
 
@@ -140,17 +153,17 @@ class Group:
             self._sampler = RowSampler([row.session for row in self.rows])
         if self._observe is not None:
             self._observe(tuple(self.batch.numbers), logits)
-        register = self._sampler.draw(logits)
+        drawn = self._sampler.draw(logits, previous)
         if built is not None:
             built()
         started = time.perf_counter()
-        mx.async_eval(register)  # type: ignore[no-untyped-call]
+        mx.async_eval(drawn.arrays)  # type: ignore[no-untyped-call]
         waited = time.perf_counter() - started
         for row in self.rows:
             row.fed += 1
-        unread, self._unread, self._register = self._unread, self.rows, register
+        unread, self._unread, self._register = self._unread, _Unread(self.rows, drawn), drawn.tokens
         if unread is not None:
-            return _read(unread, previous)
+            return unread.read()
         # On a CPU async_eval returns when the step is nearly done. A slow one is read at once, for to
         # queue another before it would make its readers wait for two.
         return self.settle() if waited > self._patience else []
@@ -158,10 +171,7 @@ class Group:
     def settle(self) -> list[Sampled]:
         """Read the tokens of the step in flight, if one is."""
         unread, self._unread = self._unread, None
-        if unread is None:
-            return []
-        assert self._register is not None
-        return _read(unread, self._register)
+        return [] if unread is None else unread.read()
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Take rows out."""
@@ -172,7 +182,8 @@ class Group:
         elif len(keep) < before:
             assert self._register is not None
             self._register = self._register[mx.array(keep)]
-            self._unread = self.rows if self._unread is not None else None
+            if self._unread is not None:
+                self._unread = self._unread.without(numbers)
             self._sampler = None
 
 
@@ -180,12 +191,3 @@ def _tokens(batch: Batch) -> mx.array:
     """[B] the tokens that prepared rows feed next."""
     tokens = [row.token for row in batch.rows if row.token is not None]
     return tokens[0] if len(tokens) == 1 else mx.concatenate(tokens)
-
-
-def _read(rows: list[Row], register: mx.array) -> list[Sampled]:
-    sampled: list[Sampled] = []
-    tokens: Any = register.tolist()
-    for row, token in zip(rows, tokens, strict=True):
-        row.made += 1
-        sampled.append((row, token, row.finish(token)))
-    return sampled

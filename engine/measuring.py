@@ -15,7 +15,7 @@ from motet.engine.layouts.port import Cost
 from motet.engine.model import Model
 from motet.engine.projection import Activations, Projection, Ring
 from motet.engine.row import Row
-from motet.engine.sampling import SamplingSession
+from motet.engine.session import SamplingSession
 
 _PROBE = 64  # tokens of a measured chunk
 

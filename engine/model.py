@@ -1,6 +1,7 @@
 """The loaded model, and what the rest of the house needs to know of it."""
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -9,6 +10,8 @@ from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten
 from mlx_lm import utils as mlx_lm_utils
 from mlx_lm.models.cache import make_prompt_cache
+
+from motet.engine.defaults import SamplingDefaults, sampling_defaults
 
 
 @attrs.frozen
@@ -23,14 +26,22 @@ class ModelFacts:
     dtype: str
     heads: int = 0
     """Attention heads; 0 if the configuration does not say."""
+    sampling: SamplingDefaults = attrs.Factory(SamplingDefaults)
+    """How the model is sampled where a request says nothing."""
 
 
 class Model:
     """An mlx-lm model. Built, run and freed on one thread: its arrays are bound to it."""
 
-    def __init__(self, module: Module, config: dict[str, Any], name: str) -> None:
+    def __init__(
+        self,
+        module: Module,
+        config: dict[str, Any],
+        name: str,
+        sampling: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
+    ) -> None:
         self.module = module
-        self.facts = _facts(module, config, name)
+        self.facts = attrs.evolve(_facts(module, config, name), sampling=sampling)
 
     def caches(self) -> list[Any]:
         """Empty caches of one row."""
@@ -47,7 +58,10 @@ def load(name: str) -> tuple[Model, Any]:
         Exception: whatever mlx-lm raises for a model that it cannot find or load.
     """
     module, tokenizer, config = mlx_lm_utils.load(name, return_config=True)
-    return Model(module, config, name), tokenizer
+    directory = Path(name)
+    if not directory.exists():
+        directory = mlx_lm_utils.hf_repo_to_path(name)
+    return Model(module, config, name, sampling_defaults(directory)), tokenizer
 
 
 def _facts(module: Module, config: dict[str, Any], name: str) -> ModelFacts:

@@ -1,46 +1,49 @@
 """Drawing the next tokens of many rows at once.
 
-mlx-lm's samplers could not serve: they take their scalars as Python numbers, which are compile-time
-constants there (each new temperature builds a kernel), and draw from the thread's global random
-state, so a neighbour would change a row's tokens. The filters here compute what mlx-lm's
-``apply_top_p``, ``apply_min_p`` and ``apply_top_k`` compute (tests hold them to that), with one value a
-row, and are not compiled, so that no request ever waits for a compiler.
+The order, for each row (docs/sampling.md says why):
 
-Order, as in mlx-lm: top_p, min_p and top_k on the unscaled log-probabilities, then temperature.
+1. logit_bias, repetition, presence and frequency penalty on the logits (processing.py);
+2. log-probabilities, which are what a row that asks is told (logprobs.py);
+3. min_p, top_k and top_p on these, then XTC (filters.py);
+4. temperature, and the draw by the row's own random key.
+
+Greedy rows take the likeliest after 2. Each part is done once for all rows that ask for it, and not
+at all if none does. Every value is an array's element and nothing is compiled, so that no request ever
+waits for a compiler.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import mlx.core as mx
 
-_MASK64 = (1 << 64) - 1
+from motet.engine.filters import Filters, column
+from motet.engine.logprobs import Capture, Captured
+from motet.engine.processing import Processing
+from motet.engine.row import Row, Sampled
+from motet.engine.session import SamplingSession
 
 
-@attrs.define(eq=False)
-class SamplingSession:
-    """One row's sampling: its settings, and how many samples it has drawn.
+@attrs.frozen(eq=False)
+class Drawn:
+    """One token a row, not evaluated."""
 
-    ``temperature`` 0 is greedy; ``top_p`` 1, ``top_k`` 0 and ``min_p`` 0 are off.
-    """
+    tokens: mx.array
+    """[B] uint32."""
+    captured: Captured | None
+    """The log-probabilities of the rows that ask for them."""
 
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    drawn: int = 0
+    @property
+    def arrays(self) -> list[mx.array]:
+        """What is to be evaluated."""
+        return [self.tokens] if self.captured is None else [self.tokens, *self.captured.arrays]
 
-    def next_key(self) -> tuple[int, int]:
-        """The random key of the next sample, from the seed and the sample's index alone.
-
-        The two words of SplitMix64 (Steele, Lea, Flood 2014) seeded with ``seed`` at ``drawn``.
-        """
-        z = (self.seed + (self.drawn + 1) * 0x9E3779B97F4A7C15) & _MASK64
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
-        z ^= z >> 31
-        return z >> 32, z & 0xFFFFFFFF
+    def read(self, rows: Sequence[Row]) -> list[Sampled]:
+        """Wait for them; count them in their rows, which are those that they were drawn for."""
+        tokens: Any = self.tokens.tolist()
+        told = {} if self.captured is None else self.captured.read()
+        return [row.take(token, told.get(i)) for i, (row, token) in enumerate(zip(rows, tokens, strict=True))]
 
 
 class RowSampler:
@@ -48,87 +51,83 @@ class RowSampler:
 
     def __init__(self, sessions: Sequence[SamplingSession]) -> None:
         self._sessions = sessions
-        warm = [i for i, s in enumerate(sessions) if s.temperature > 0]
-        self._warm = [sessions[i] for i in warm]
-        if not warm:
-            return
-        self._all_warm = len(warm) == len(sessions)
-        self._index = mx.array(warm)
-        self._inverse_temperature = _column([1 / s.temperature for s in self._warm])
-        self._filters = _Filters(self._warm) if any(map(_filters, self._warm)) else None
+        self._warm = _Some(sessions, [s.warm for s in sessions])
+        if self._warm:
+            self._inverse_temperature = column([1 / s.temperature for s in self._warm.sessions])
+            filtered = any(s.filtered for s in self._warm.sessions)
+            self._filters = Filters(self._warm.sessions) if filtered else None
+        self._processed = _Some(sessions, [s.processed for s in sessions])
+        self._processing: Processing | None = None
+        asked = any(s.logprobs is not None for s in sessions)
+        self._capture = Capture(sessions, self._processed.places) if asked else None
 
-    def draw(self, logits: mx.array) -> mx.array:
+    def draw(self, logits: mx.array, fed: mx.array | None = None) -> Drawn:
         """The next token of each row.
 
         Args:
             logits: [B, V], in the model's dtype, one row a session.
-
-        Returns:
-            [B] uint32, not evaluated.
+            fed: [B] the rows' last drawn tokens, which gave these logits; None if the sessions have them
+                already. At any draw but the first they are needed.
         """
         # As mlx-lm: the arg-max of log-probabilities, which can tie where logits do not.
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        processed = None
+        if self._processed:
+            processed = self._process(logits, fed)
+            logprobs = self._processed.put(logprobs, processed)
         tokens = None
-        if not self._warm or not self._all_warm:
+        if not self._warm.all:
             tokens = mx.argmax(logprobs, axis=-1)
         if self._warm:
-            drawn = self._draw_warm(logprobs if tokens is None else logprobs[self._index])
-            if tokens is None:
-                tokens = drawn
-            else:
-                tokens[self._index] = drawn
+            drawn = self._draw_warm(self._warm.of(logprobs))
+            tokens = drawn if tokens is None else self._warm.put(tokens, drawn)
+        assert tokens is not None
+        captured = None if self._capture is None else self._capture.take(logits, processed, tokens)
         for session in self._sessions:
             session.drawn += 1
-        assert tokens is not None
-        return tokens
+        return Drawn(tokens, captured)
+
+    def _process(self, logits: mx.array, fed: mx.array | None) -> mx.array:
+        """[P, V] float32: the log-probabilities of the processed rows."""
+        if self._processing is None:
+            self._processing = Processing(
+                self._processed.sessions, pending=fed is not None, width=logits.shape[-1]
+            )
+        of_fed = None if fed is None else self._processed.of(fed)
+        own = self._processing.apply(self._processed.of(logits), of_fed)
+        return own - mx.logsumexp(own, axis=-1, keepdims=True)
 
     def _draw_warm(self, logprobs: mx.array) -> mx.array:
         logprobs = logprobs.astype(mx.float32)
         if self._filters is not None:
             logprobs = self._filters.apply(logprobs)
-        keys = mx.array([s.next_key() for s in self._warm], dtype=mx.uint32)
+        keys = mx.array([s.next_key() for s in self._warm.sessions], dtype=mx.uint32)
         width = logprobs.shape[-1]
         noise = mx.vmap(lambda key: mx.random.gumbel((width,), key=key))(keys)
         # The Gumbel-max trick, which is what mx.random.categorical computes.
         return mx.argmax(logprobs * self._inverse_temperature + noise, axis=-1)
 
 
-def _filters(session: SamplingSession) -> bool:
-    return session.top_p < 1 or session.top_k > 0 or session.min_p > 0
+class _Some:
+    """Those of a fixed list of rows that something is done for; nothing is copied if that is all."""
 
+    def __init__(self, sessions: Sequence[SamplingSession], chosen: Sequence[bool]) -> None:
+        self.places = [i for i, one in enumerate(chosen) if one]
+        self.sessions = [sessions[i] for i in self.places]
+        self.all = len(self.places) == len(sessions)
+        self._index = mx.array(self.places)
 
-def _column(values: list[float]) -> mx.array:
-    return mx.array(values, dtype=mx.float32)[:, None]
+    def __bool__(self) -> bool:
+        return bool(self.places)
 
+    def of(self, values: mx.array) -> mx.array:
+        """[P, ...]: theirs of [B, ...]."""
+        return values if self.all else values[self._index]
 
-class _Filters:
-    """top_p, min_p and top_k with one value a row; a row that asks for none passes untouched."""
-
-    def __init__(self, sessions: Sequence[SamplingSession]) -> None:
-        self._top_p = _column([s.top_p for s in sessions])
-        self._with_top_p = mx.array([[s.top_p < 1] for s in sessions])
-        self._top_k = mx.array([[s.top_k] for s in sessions])
-        self._with_top_k = mx.array([[s.top_k > 0] for s in sessions])
-        # log 0 is minus infinity: nothing is below it, so min_p 0 filters nothing.
-        self._log_min_p = mx.log(_column([s.min_p for s in sessions]))
-        self._sorts = any(s.top_p < 1 or s.top_k > 0 for s in sessions)
-
-    def apply(self, logprobs: mx.array) -> mx.array:
-        """[R, V] float32 log-probabilities with what the filters remove set to minus infinity."""
-        best = mx.max(logprobs, axis=-1, keepdims=True)
-        removed = logprobs < best + self._log_min_p
-        if self._sorts:
-            ascending = mx.sort(logprobs, axis=-1)
-            removed = removed | (self._with_top_p & (logprobs < self._nucleus(ascending)))
-            last = mx.maximum(logprobs.shape[-1] - self._top_k, 0)
-            kth = mx.take_along_axis(ascending, last, axis=-1)
-            removed = removed | (self._with_top_k & (logprobs < kth))
-        return mx.where(removed, -mx.inf, logprobs)
-
-    def _nucleus(self, ascending: mx.array) -> mx.array:
-        """The least log-probability within top_p, a token being out if those above it reach it."""
-        probabilities = mx.exp(ascending)
-        above = mx.cumsum(probabilities, axis=-1, reverse=True, inclusive=False)
-        total = above[..., :1] + probabilities[..., :1]
-        dropped = (above >= self._top_p * total).sum(axis=-1, keepdims=True)
-        return mx.take_along_axis(ascending, dropped, axis=-1)
+    def put(self, values: mx.array, own: mx.array) -> mx.array:
+        """[B, ...] with theirs in place of what is there, in the wider dtype of their own."""
+        if self.all:
+            return own
+        values = values.astype(own.dtype)
+        values[self._index] = own
+        return values

@@ -22,7 +22,7 @@ from motet.engine.group import Group
 from motet.engine.layouts.choice import layout_of, leaves, unbatchable
 from motet.engine.model import Model
 from motet.engine.row import Row
-from motet.engine.sampling import SamplingSession
+from motet.engine.session import SamplingSession
 from motet.engine.state import copyable, fresh_copy
 
 # Relative RMS error of the logits allowed between a row in a batch and the row alone. On the tiny
@@ -234,4 +234,4 @@ def _continue(model: Model, batch: Batch) -> list[int]:
     group = Group(model.module)
     group.join(batch)
     sampled = group.step() + group.step() + group.settle()
-    return [token for _, token, _ in sampled]
+    return [one.token for one in sampled]

@@ -8,7 +8,7 @@ from quart import Quart, Response, jsonify, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from motet import Engine, Failed, Finished, InvalidRequest, NotTaken, Request, Stream, Text
+from motet import Engine, Failed, InvalidRequest, NotTaken, Request, Stream
 from motet.http.chat_request import ChatRequest
 from motet.http.completions import CHAT, TEXT, Answer, Kind
 from motet.http.connection import LEASES, Exchange
@@ -89,7 +89,7 @@ async def _complete(
     stream = await _open(engine, requests)
     answer = Answer(kind, model, len(requests), n, asked.include_usage)
     if not asked.stream:
-        return jsonify(await _whole(stream, answer, n * len(requests)))
+        return jsonify(await _whole(stream, answer))
     response = Response(Events(stream, answer), mimetype="text/event-stream")
     response.headers["Cache-Control"] = "no-cache"
     response.headers["X-Accel-Buffering"] = "no"
@@ -133,18 +133,12 @@ async def _open(engine: Engine, requests: list[Request]) -> Stream:
     return stream
 
 
-async def _whole(stream: Stream, answer: Answer, rows: int) -> dict[str, Any]:
-    texts: list[list[str]] = [[] for _ in range(rows)]
-    ends: dict[int, Finished] = {}
+async def _whole(stream: Stream, answer: Answer) -> dict[str, Any]:
     try:
         async for event in stream:
-            match event:
-                case Text(index, text):
-                    texts[index].append(text)
-                case Finished(index):
-                    ends[index] = event
-                case Failed(_, code, message):
-                    raise row_error(code, message)
+            if isinstance(event, Failed):
+                raise row_error(event.code, event.message)
+            answer.event(event)
     except Exception as error:
         raise as_http_error(error) from error
-    return answer.whole(["".join(text) for text in texts], [ends[i] for i in range(rows)])
+    return answer.whole()

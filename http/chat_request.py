@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from pydantic import Field, JsonValue
 
-from motet import Request
-from motet.http.generation import Generation, Metadata, NonEmpty, TokenCount, plain, refuse_unsupported
+from motet import InvalidRequest, Request
+from motet.http.generation import Generation, Metadata, NonEmpty, TokenCount, refuse_unsupported
 from motet.http.schema import Body
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -210,16 +210,38 @@ class ChatRequest(Generation):
             options["max_tokens"] = self.max_completion_tokens
         if self.logprobs:
             options["logprobs"] = self.top_logprobs or 0
+        elif self.top_logprobs:
+            raise InvalidRequest("'top_logprobs' needs 'logprobs': true", "top_logprobs", "invalid_value")
         messages = [written(message) for message in self.messages]
-        tools = tuple(plain(tool) for tool in self.tools or ())
-        row = Request(
-            messages, **options, tools=tools, template=self._template(), param="messages", client=client
+        options |= {"tools": self._offered(), "template": self._template()}
+        if self.parallel_tool_calls is False:
+            options["parallel_tool_calls"] = False
+        return [Request(messages, **options, param="messages", client=client)]
+
+    def _offered(self) -> tuple[dict[str, Any], ...]:
+        """The tools that the model is told of."""
+        offered = tuple(_tool(tool) for tool in self.tools or ())
+        match self.tool_choice:
+            case None | "auto":
+                return offered
+            case "none":
+                return ()
+            case AllowedTools(allowed_tools=AllowedToolNames(mode="auto", tools=allowed)):
+                names = {tool.function.name for tool in allowed}
+                return tuple(tool for tool in offered if tool["function"]["name"] in names)
+        # Only a grammar can hold a model to what is left.
+        raise InvalidRequest(
+            "'tool_choice' is not supported with this value", "tool_choice", "unsupported_parameter"
         )
-        return [row]
 
     def _template(self) -> dict[str, Any]:
-        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
-        return effort | (self.chat_template_kwargs or {})
+        """Values for the chat template. Those that know no effort can only think or not."""
+        values: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            values["reasoning_effort"] = self.reasoning_effort
+            if self.reasoning_effort == "none":
+                values["enable_thinking"] = False
+        return values | (self.chat_template_kwargs or {})
 
 
 def written(message: Message) -> dict[str, Any]:
@@ -252,6 +274,16 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     return said
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    """A tool as a chat template reads it: without what is not for the model."""
+    function = tool.function
+    said: dict[str, Any] = {"name": function.name}
+    if function.description is not None:
+        said["description"] = function.description
+    said["parameters"] = function.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": said}
 
 
 def _named(name: str | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from motet import Event, Failed, Finished, Reasoning, Text, ToolCall, Usage
+from motet.http.logprobs import ChatLogprobs, TextLogprobs
 
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -27,6 +28,53 @@ class Kind:
 
 CHAT = Kind("chatcmpl-", "chat.completion", "chat.completion.chunk", True)
 TEXT = Kind("cmpl-", "text_completion", "text_completion", False)
+
+
+class _Told:
+    """What the events of one row have told."""
+
+    def __init__(self, *, chat: bool) -> None:
+        self._chat = chat
+        self.logprobs: ChatLogprobs | TextLogprobs = ChatLogprobs() if chat else TextLogprobs()
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[tuple[str, str]] = []
+        self._arguments: list[list[str]] = []
+        self.end: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        """One more event."""
+        match event:
+            case Text(text=text):
+                self._text.append(text)
+            case Reasoning(text=text):
+                self._reasoning.append(text)
+            case ToolCall():
+                if event.id:
+                    self._calls.append((event.id, event.name))
+                    self._arguments.append([])
+                self._arguments[event.call].append(event.arguments)
+            case Finished():
+                self.end = event
+
+    def choice(self, index: int) -> dict[str, Any]:
+        """The row's choice."""
+        said = {"message": self._message()} if self._chat else {"text": "".join(self._text)}
+        reason = self.end and self.end.reason
+        return {"index": index, **said, "logprobs": self.logprobs.whole, "finish_reason": reason}
+
+    def _message(self) -> dict[str, Any]:
+        text = "".join(self._text)
+        content = None if self._calls and not text else text
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [
+                {"id": id_, "type": "function", "function": {"name": name, "arguments": "".join(arguments)}}
+                for (id_, name), arguments in zip(self._calls, self._arguments, strict=True)
+            ]
+        return message
 
 
 class Answer:
@@ -48,26 +96,19 @@ class Answer:
         self._id = kind.prefix + secrets.token_hex(12)
         self._created = int(time.time())
         self._model = model
-        self._usage: dict[int, Usage] = {}
+        self._told = [_Told(chat=kind.chat) for _ in range(self._rows)]
 
     # --- whole ---
 
-    def whole(self, texts: list[str], ends: list[Finished]) -> dict[str, Any]:
-        """The object of a response that is not streamed."""
-        choices = []
-        for index, (text, end) in enumerate(zip(texts, ends, strict=True)):
-            said: dict[str, Any] = (
-                {"message": {"role": "assistant", "content": text, "refusal": None}}
-                if self._kind.chat
-                else {"text": text}
-            )
-            choices.append({"index": index, **said, "logprobs": None, "finish_reason": end.reason})
+    def whole(self) -> dict[str, Any]:
+        """The object of a response that is not streamed: what its events have told."""
+        ends = [row.end for row in self._told if row.end is not None]
         return {
             "id": self._id,
             "object": self._kind.object,
             "created": self._created,
             "model": self._model,
-            "choices": choices,
+            "choices": [row.choice(index) for index, row in enumerate(self._told)],
             "usage": _usage([end.usage for end in ends], self._n),
         }
 
@@ -81,24 +122,26 @@ class Answer:
 
     def event(self, event: Event) -> str:
         """An event of a row, as server-sent events."""
+        self._told[event.index].take(event)
         match event:
             case Text(index, text):
-                return self._chunk(index, self._said(text))
+                logprobs = self._told[index].logprobs.more(text, event.logprobs)
+                return self._chunk(index, self._said(text), logprobs=logprobs)
             case Reasoning(index, text):
                 return self._chunk(index, f'{{"reasoning_content":{_compact(text)}}}')
             case ToolCall():
                 return self._chunk(event.index, f'{{"tool_calls":[{_compact(_call(event))}]}}')
-            case Finished(index, reason, usage):
-                self._usage[index] = usage
+            case Finished(index, reason):
                 return self._chunk(index, "{}" if self._kind.chat else self._said(""), reason)
             case Failed(_, code, message):
                 return error_event(code, message)
 
     def closing(self) -> str:
         """What a stream ends with."""
-        if not self._include_usage or len(self._usage) < self._rows:
+        ends = [row.end for row in self._told if row.end is not None]
+        if not self._include_usage or len(ends) < self._rows:
             return "data: [DONE]\n\n"
-        usage = _compact(_usage([self._usage[index] for index in range(self._rows)], self._n))
+        usage = _compact(_usage([end.usage for end in ends], self._n))
         return f'{self._head}[],"usage":{usage}}}\n\ndata: [DONE]\n\n'
 
     @property
@@ -112,11 +155,14 @@ class Answer:
         quoted = _compact(text)
         return f'{{"content":{quoted}}}' if self._kind.chat else quoted
 
-    def _chunk(self, index: int, said: str, reason: str | None = None) -> str:
+    def _chunk(
+        self, index: int, said: str, reason: str | None = None, logprobs: dict[str, Any] | None = None
+    ) -> str:
         key = "delta" if self._kind.chat else "text"
         usage = ',"usage":null' if self._include_usage else ""
         return (
-            f'{self._head}[{{"index":{index},"{key}":{said},"logprobs":null,'
+            f'{self._head}[{{"index":{index},"{key}":{said},'
+            f'"logprobs":{_compact(logprobs)},'
             f'"finish_reason":{_compact(reason)}}}]{usage}}}\n\n'
         )
 
@@ -144,4 +190,5 @@ def _usage(rows: list[Usage], n: int) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
+        "completion_tokens_details": {"reasoning_tokens": sum(row.reasoning_tokens for row in rows)},
     }

@@ -27,26 +27,15 @@ IGNORED = frozenset(
 
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "audio": (),
-    "chat_template_kwargs": ({},),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "grammar": (),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
     "web_search_options": (),
-    "xtc_probability": (0,),
 }
 """Fields that are known but not served (yet), each with the values that ask for nothing."""
 
@@ -73,17 +62,17 @@ class Generation(Body):
     max_tokens: TokenCount | None = None
     """Tokens to generate at most."""
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
-    """0, the default, is greedy."""
+    """0 is greedy. The default of this and the next three is the model's, see docs/sampling.md."""
     top_p: Annotated[float, Gt(0), Le(1)] | None = None
     top_k: Annotated[int, Ge(0), Le(1 << 31)] | None = None
     """0 is off."""
     min_p: Probability | None = None
     xtc_probability: Probability | None = None
     xtc_threshold: Annotated[float, Ge(0), Le(0.5)] | None = None
-    repetition_penalty: Annotated[float, Gt(0), Le(2)] | None = None
+    repetition_penalty: Annotated[float, Ge(0.01), Le(100)] | None = None
     """1 is off."""
-    repetition_context_size: Annotated[int, Ge(1), Le(1 << 20)] | None = None
-    """Tokens that the repetition penalty looks back."""
+    repetition_context_size: Annotated[int, Ge(0), Le(1 << 31)] | None = None
+    """Tokens that the repetition penalty looks back; 0 for all. The default is 20."""
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[TokenId, Annotated[float, Ge(-100), Le(100)]] | None = None

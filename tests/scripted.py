@@ -8,7 +8,8 @@ raise ProtocolError.
 import contextlib
 import functools
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import attrs
 import trio
@@ -37,6 +38,7 @@ from motet.channels.device import (
     StepFault,
     Stepped,
 )
+from motet.channels.emitter import Finish
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import post
 from motet.channels.request import Work
@@ -65,9 +67,14 @@ def token_of(work: Work, index: int) -> int:
     return _letters()[(sum(work.prompt) + 7 * index) % 26]
 
 
+Script = Callable[[Work, int], int]
+"""The token that a row is given at an index."""
+
+
 @attrs.define(eq=False)
 class ScriptedRow:
     work: Work
+    script: Script
     read: int
     generated: int = 0
     """Tokens it had when it was opened."""
@@ -80,7 +87,18 @@ class ScriptedRow:
     @property
     def tokens(self) -> tuple[int, ...]:
         """What is to be read."""
-        return self.work.prompt + tuple(token_of(self.work, i) for i in range(self.generated))
+        return self.work.prompt + tuple(self.script(self.work, i) for i in range(self.generated))
+
+    def draw(self) -> int:
+        """Its next token."""
+        self.made += 1
+        return self.script(self.work, self.made - 1)
+
+    def finish(self, last: int) -> Finish | None:
+        """Whether it ends with this token."""
+        if last in self.work.stop_tokens:
+            return "stop"
+        return "length" if self.made == self.work.limit else None
 
 
 @attrs.define(eq=False)
@@ -95,10 +113,18 @@ class Faults:
 class ScriptedDevice:
     """The device's part, played by a Trio task."""
 
-    def __init__(self, boxes: Mailboxes, gauges: Gauges, projection: Projection, budget: int) -> None:
+    def __init__(
+        self,
+        boxes: Mailboxes,
+        gauges: Gauges,
+        projection: Projection,
+        budget: int,
+        script: Script = token_of,
+    ) -> None:
         self._projection, self._budget = projection, budget
         self._boxes = boxes
         self._gauges = gauges.device
+        self._script = script
         self._commands: deque[Command] = deque()
         self._news = trio.Event()
         self.faults = Faults()
@@ -193,12 +219,10 @@ class ScriptedDevice:
         row.read += 1
         tokens = []
         for _ in range(2 if row.generated else 1):
-            if row.made < row.work.limit:
-                tokens.append(token_of(row.work, row.made))
-                row.made += 1
-        finish, snapshot = None, None
-        if row.work.limit == row.made:
-            finish = "length"
+            if row.made < row.work.limit and not (tokens and row.finish(tokens[-1])):
+                tokens.append(row.draw())
+        finish, snapshot = row.finish(tokens[-1]), None
+        if finish is not None:
             del self.preparing[part.row]
             snapshot = self._snapshot(row.held - 1)
         return PartRead(part.row, tuple(tokens), finish, snapshot, kept)
@@ -208,8 +232,8 @@ class ScriptedDevice:
             raise ProtocolError("a row opened twice")
         if opening.snapshot is not None and opening.snapshot not in self.snapshots:
             raise ProtocolError("a leased snapshot was freed")
-        made = opening.generated
-        self.preparing[number] = ScriptedRow(opening.work, opening.length, made, made)
+        made = len(opening.generated)
+        self.preparing[number] = ScriptedRow(opening.work, self._script, opening.length, made, made)
 
     def _join(self, numbers: tuple[int, ...]) -> None:
         rows = {number: self.preparing.pop(number) for number in numbers}
@@ -231,11 +255,9 @@ class ScriptedDevice:
         told = []
         for number in rows:
             row = self.group[number]
-            token = token_of(row.work, row.made)
-            row.made += 1
-            finish, snapshot = None, None
-            if row.made == row.work.limit:
-                finish = "length"
+            token = row.draw()
+            finish, snapshot = row.finish(token), None
+            if finish is not None:
                 del self.group[number]
                 snapshot = self._snapshot(row.held - 1)
             told.append(RowTokens(number, (token,), finish, snapshot))
@@ -279,12 +301,15 @@ class ScriptedSystem:
 
 
 @contextlib.asynccontextmanager
-async def scripted_system(**options: object) -> AsyncIterator[ScriptedSystem]:
+async def scripted_system(
+    script: Script = token_of, tokenizer: Any = None, **options: object
+) -> AsyncIterator[ScriptedSystem]:
     """The block may drain the engine; on leaving, what still runs is cancelled."""
     settings = Settings(**options)  # type: ignore[arg-type]
     boxes, gauges = Mailboxes(settings), Gauges()
-    device = ScriptedDevice(boxes, gauges, scripted_projection(settings), scripted_budget(settings))
-    loaded = Loaded(scripted_info(settings), families.tokenizer())
+    projection, budget = scripted_projection(settings), scripted_budget(settings)
+    device = ScriptedDevice(boxes, gauges, projection, budget, script)
+    loaded = Loaded(scripted_info(settings), tokenizer or families.tokenizer())
 
     async def run(task_status: trio.TaskStatus[ScriptedSystem]) -> None:
         async with trio.open_nursery() as actors:

@@ -1,5 +1,6 @@
 """From what a caller writes to a row's tokens, and what is refused on the way."""
 
+import copy
 from typing import Any
 
 import attrs
@@ -7,6 +8,9 @@ import pytest
 
 import families
 from motet.actors.intake import Intake, InvalidRequest, Prompt
+from motet.actors.prefixes import common_prefix
+from tool_samples import TOOLS
+from tool_tokenizer import tool_tokenizer
 
 TOKENIZER = families.tokenizer()
 MESSAGES = [{"role": "user", "content": "a fox"}, {"role": "assistant", "content": "jumps"}]
@@ -133,3 +137,81 @@ def test_a_model_without_a_template_takes_no_chats() -> None:
 def test_messages_without_content_are_left_to_the_template() -> None:
     messages: Any = [{"role": "assistant", "content": None}, {"role": "assistant"}]
     assert intake(context=families.CONTEXT).read(messages, "messages")
+
+
+# --- tools ------------------------------------------------------------------------------------
+
+TOOL_TOKENIZER = tool_tokenizer()
+CALLED: Any = [
+    {"role": "user", "content": "a fox"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "search", "arguments": '{"query": "fox"}'}}]},
+    {"role": "tool", "tool_call_id": "c", "content": "found"},
+]  # fmt: skip
+
+
+def written(messages: Any, **options: Any) -> str:
+    tokens = intake(TOOL_TOKENIZER).read(messages, "messages", **options).tokens
+    return str(TOOL_TOKENIZER.decode(list(tokens)))
+
+
+def test_tools_and_a_templates_values_are_written() -> None:
+    text = written(CALLED, tools=TOOLS, template={"enable_thinking": False})
+    assert text.startswith("<|start|>tools\n") and '"name": "get_weather"' in text
+    assert '<tool_call>\n{"name": "search", "arguments": {"query": "fox"}}\n</tool_call>' in text
+    assert text.endswith("<think>\n\n</think>\n\n")
+    assert written(CALLED).endswith("<|start|>assistant\n<think>\n")
+
+
+def test_a_chat_is_not_changed_by_being_written() -> None:
+    before = copy.deepcopy(CALLED)
+    written(CALLED, tools=TOOLS)
+    assert before == CALLED
+
+
+@pytest.mark.parametrize("name", ["tokenize", "tools", "chat_template", "add_generation_prompt"])
+def test_what_the_server_itself_tells_the_template_cannot_be_set(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        intake(TOOL_TOKENIZER).read(CALLED, "messages", template={name: False})
+    assert caught.value.param == "chat_template_kwargs" and name in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("calls", "param"),
+    [
+        ([], None),
+        ("x", "tool_calls"),
+        ([5], "tool_calls[0]"),
+        ([{"function": {"name": 5}}], "tool_calls[0]"),
+        ([{"function": {"name": "f", "arguments": "{"}}], "tool_calls[0].function.arguments"),
+        ([{"function": {"name": "f", "arguments": "[]"}}], "tool_calls[0].function.arguments"),
+        ([{"function": {"name": "f", "arguments": ""}}], None),
+        ([{"function": {"name": "f", "arguments": {"a": 1}}}], None),
+    ],
+)
+def test_calls_of_a_chat_are_checked(calls: Any, param: str | None) -> None:
+    messages: Any = [MESSAGES[0], {"role": "assistant", "content": "", "tool_calls": calls}]
+    if param is None:
+        assert written(messages)
+        return
+    with pytest.raises(InvalidRequest) as caught:
+        written(messages)
+    assert caught.value.param == f"messages[1].{param}"
+
+
+def test_snapshots_are_taken_where_the_tools_end() -> None:
+    """With no system prompt too: a fleet of agents shares its tools."""
+    first, other = (
+        intake(TOOL_TOKENIZER).read([{"role": "user", "content": content}], "messages", tools=TOOLS)
+        for content in ("a fox", "the dog")
+    )
+    assert len(first.boundaries) == 1 and first.boundaries == other.boundaries
+    assert len(TOOL_TOKENIZER.encode(str(TOOLS))) / 2 < first.boundaries[0]
+    assert first.boundaries[0] <= common_prefix(first.tokens, other.tokens)
+
+
+def test_a_turn_ends_where_the_template_with_its_tools_says() -> None:
+    reader = Intake(TOOL_TOKENIZER, families.VOCABULARY, None, cuts=False)
+    read = reader.read(CALLED, "messages", tools=TOOLS, template={"enable_thinking": False})
+    turn = TOOL_TOKENIZER.decode(list(read.tokens[: read.boundaries[-1]]))
+    assert turn.endswith("found<|end|>\n")

@@ -14,7 +14,7 @@ from motet.engine.layouts.choice import layout_of, leaves, unbatchable
 from motet.engine.layouts.full import Full
 from motet.engine.layouts.recurrent import Recurrent
 from motet.engine.row import Row
-from motet.engine.sampling import SamplingSession
+from motet.engine.session import SamplingSession
 
 FAMILIES = ("llama", "llama_swa", "gemma3n", "qwen3_5", "mamba", "falcon_h1", "deepseek_v32")
 
@@ -35,8 +35,8 @@ def test_a_joiner_never_drops_the_rows_that_run(family: str) -> None:
 
     def steps(count: int) -> None:
         for _ in range(count):
-            for row, token, _ in group.step() + group.settle():
-                seen.setdefault(row.number, []).append(token)
+            for one in group.step() + group.settle():
+                seen.setdefault(one.row.number, []).append(one.token)
 
     for number, length in enumerate((5, 40, 17, 3)):
         group.join(prepared(loaded.module, loaded.caches(), number, length))
@@ -48,7 +48,7 @@ def test_a_joiner_never_drops_the_rows_that_run(family: str) -> None:
     for number, length in enumerate((5, 40, 17, 3)):
         alone = Group(loaded.module)
         alone.join(prepared(loaded.module, loaded.caches(), number, length))
-        want = [token for _ in range(30) for _, token, _ in alone.step() + alone.settle()]
+        want = [one.token for _ in range(30) for one in alone.step() + alone.settle()]
         assert seen[number][:20] == want[:20]
 
 

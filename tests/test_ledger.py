@@ -15,7 +15,7 @@ from motet.engine.memory import automatic_budget
 from motet.engine.model import Model
 from motet.engine.projection import GRANULE, LOGITS_ARRAYS, Activations, Projection, Ring, RowLength
 from motet.engine.row import Row
-from motet.engine.sampling import SamplingSession
+from motet.engine.session import SamplingSession
 from motet.engine.state import fresh_copy
 
 CHUNK = 128

@@ -14,7 +14,7 @@ from motet.channels.device import Dropped, RowTokens
 from motet.channels.emitter import Tokens
 from motet.channels.request import Sampling, Work
 from motet.engine.group import Group
-from motet.engine.sampling import SamplingSession
+from motet.engine.session import SamplingSession
 from test_containment import PROMPTS, all_told, check_as_new, check_whole, told
 from test_decode import Bench, Heard, faulted, snapshot, stepped
 
@@ -203,7 +203,16 @@ async def test_a_seeded_row_goes_on_with_the_samples_it_would_have_drawn(
 
     async def texts(engine: motet.Engine) -> list[str]:
         requests = [
-            motet.Request(prompt, max_tokens=LIMIT, temperature=0.9, top_p=0.9, seed=i)
+            motet.Request(
+                prompt,
+                max_tokens=LIMIT,
+                temperature=0.9,
+                top_p=0.9,
+                seed=i,
+                repetition_penalty=1.5 if i else None,
+                frequency_penalty=i / 2,
+                xtc_probability=i / 4,
+            )
             for i, prompt in enumerate(PROMPTS)
         ]
         said = [""] * len(requests)

@@ -1,5 +1,8 @@
 """A seed makes sampling repeatable, whoever else is in the batch."""
 
+from typing import Any
+
+import pytest
 import trio
 
 import families
@@ -13,8 +16,11 @@ SUBJECT = 3  # its place among the neighbours
 PROMPTS = families.prompts((12, 5, 30, 17, 9, 22, 3, 14))
 
 
-def requests(seed: int) -> list[Request]:
-    """The subject with this seed, and seven neighbours of their own."""
+PENALTIES = {"repetition_penalty": 1.3, "repetition_context": 7, "presence_penalty": 0.5}
+
+
+def requests(seed: int, **more: Any) -> list[Request]:
+    """The subject with this seed, and seven neighbours of their own, some with penalties."""
     return [
         Request(
             prompt,
@@ -22,6 +28,7 @@ def requests(seed: int) -> list[Request]:
             temperature=1,
             top_p=1 if i == SUBJECT else 0.9,
             seed=seed if i == SUBJECT else 100 + i,
+            **(more if i == SUBJECT else PENALTIES if i % 2 else {}),
         )
         for i, prompt in enumerate(PROMPTS)
     ]
@@ -42,14 +49,20 @@ async def text_of(asked: list[Request], index: int, trace: Trace | None = None) 
     return text
 
 
-async def alone(seed: int) -> str:
-    return await text_of([requests(seed)[SUBJECT]], 0)
+async def alone(seed: int, **more: Any) -> str:
+    return await text_of([requests(seed, **more)[SUBJECT]], 0)
 
 
-async def test_a_seeded_request_gets_the_same_text_alone_and_among_neighbours_each_time() -> None:
+EVERYTHING = {"frequency_penalty": 0.4, "logit_bias": {80: 2.0}, "xtc_probability": 0.5, "logprobs": 2}
+
+
+@pytest.mark.parametrize("more", [{}, PENALTIES | EVERYTHING], ids=["plain", "everything"])
+async def test_a_seeded_request_gets_the_same_text_alone_and_among_neighbours_each_time(
+    more: dict[str, Any],
+) -> None:
     traces = [Trace(), Trace()]
-    texts = [await alone(5), await alone(5)]
-    texts += [await text_of(requests(5), SUBJECT, trace) for trace in traces]
+    texts = [await alone(5, **more), await alone(5, **more)]
+    texts += [await text_of(requests(5, **more), SUBJECT, trace) for trace in traces]
     assert texts[0] and texts == [texts[0]] * 4
     assert all(max(trace.widths()) >= 4 for trace in traces)  # they really met
 

@@ -1,15 +1,18 @@
 """From tokens to text at every split: nothing lost, nothing extra, no character broken."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import families
-from motet.engine.text import TextStream
+from motet.engine.output import Output
+from motet.engine.reasoning import Markup
 
 TOKENIZER = families.tokenizer()
+MARKUP = Markup(TOKENIZER)
 SAMPLES = [
     "plain words here",
     " leading space",
@@ -20,18 +23,23 @@ SAMPLES = [
 ]
 
 
+def pushed(stream: Output, tokens: Sequence[int]) -> str:
+    """The text that these tokens make certain."""
+    return "".join(piece.text for piece in stream.push(tokens)[0])
+
+
 def whole(tokens: list[int], splits: list[int], stops: tuple[str, ...] = ()) -> tuple[str, bool]:
     """The text when the tokens come in pieces."""
-    stream = TextStream(TOKENIZER, stops)
+    stream = Output(MARKUP, stops)
     text = ""
     edges = [0, *sorted(splits), len(tokens)]
     for start, end in itertools.pairwise(edges):
-        new, _ = stream.push(tokens[start:end])
+        new = pushed(stream, tokens[start:end])
         assert not new.endswith("\ufffd")
         text += new
-        if stream.stopped:
+        if stream.ended:
             return text, True
-    return text + stream.finish(), False
+    return text + "".join(piece.text for piece in stream.finish(cut=False)), False
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -70,14 +78,14 @@ def test_a_character_cut_by_the_end_is_dropped() -> None:
 
 def test_bytes_of_no_character_are_not_held_for_ever() -> None:
     half = TOKENIZER.encode("🎉")[0]
-    stream = TextStream(TOKENIZER)
-    texts = [stream.push([half])[0] for _ in range(16)]
+    stream = Output(MARKUP)
+    texts = [pushed(stream, [half]) for _ in range(16)]
     assert any("\ufffd" in text for text in texts)
-    assert stream.push(TOKENIZER.encode("ok"))[0].endswith("ok")
+    assert pushed(stream, TOKENIZER.encode("ok")).endswith("ok")
 
 
 def test_a_continuation_begins_where_the_prompt_ends() -> None:
     prompt = TOKENIZER.encode("the quick")
-    assert TextStream(TOKENIZER, after=prompt).push(TOKENIZER.encode(" brown"))[0] == " brown"
+    assert pushed(Output(MARKUP, after=prompt), TOKENIZER.encode(" brown")) == " brown"
     cut = TOKENIZER.encode("a🎉")[:-1]  # ends within a character, which is not told again
-    assert TextStream(TOKENIZER, after=cut).push(TOKENIZER.encode("b"))[0] == "b"
+    assert pushed(Output(MARKUP, after=cut), TOKENIZER.encode("b")) == "b"

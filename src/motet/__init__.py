@@ -19,7 +19,7 @@ from motet.actors.intake import InvalidRequest
 from motet.actors.request import Request
 from motet.actors.stream import EngineDied, Event, NotTaken, Stream
 from motet.actors.system import Settings, open_system
-from motet.channels.caller import Failed, Finished, Logprob, Reasoning, Text, ToolCall, Usage
+from motet.channels.caller import Failed, Finished, Likely, Logprob, Reasoning, Text, ToolCall, Usage
 from motet.engine import model as _model
 from motet.portal import EngineThread, open_engine_sync
 
@@ -34,6 +34,7 @@ __all__ = [
     "Failed",
     "Finished",
     "InvalidRequest",
+    "Likely",
     "Logprob",
     "NotTaken",
     "Reasoning",
