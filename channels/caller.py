@@ -111,4 +111,4 @@ class Failed:
 
 
 ToCaller = Accepted | Rejected | Text | Reasoning | ToolCall | Finished | Failed
-"""The channel is unbounded in form; its bound is the row's token limit and three more."""
+"""The channel is unbounded in form; its bound is the letters of the row's text and three more."""
