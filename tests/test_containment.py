@@ -12,7 +12,8 @@ import families
 import motet
 from motet.actors import engine as engines
 from motet.actors.system import Settings, open_system
-from motet.engine.text import TextStream
+from motet.engine.output import Output
+from motet.engine.pieces import Piece
 
 GUILTY = 77  # a token that only the guilty prompt holds
 PROMPTS = [[3 + (7 * i + j) % 60 for j in range(12 + i)] for i in range(4)]
@@ -106,17 +107,17 @@ async def wait_empty(engine: motet.Engine) -> None:
 
 
 async def test_an_emitters_fault_is_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Breaking(TextStream):
-        def __init__(self, tokenizer: Any, stops: Any = (), after: Any = ()) -> None:
-            super().__init__(tokenizer, stops, after)
+    class Breaking(Output):
+        def __init__(self, markup: Any, stops: Any = (), after: Any = (), **options: Any) -> None:
+            super().__init__(markup, stops, after, **options)
             self._breaks = GUILTY in after
 
-        def push(self, tokens: Any) -> tuple[str, int]:
+        def push(self, tokens: Any) -> tuple[list[Piece], int]:
             if self._breaks:
                 raise RuntimeError("injected")
             return super().push(tokens)
 
-    monkeypatch.setattr(engines, "TextStream", Breaking)
+    monkeypatch.setattr(engines, "Output", Breaking)
     async with Harness(lambda _: False).open() as engine:
         alone = [await told(engine, prompt) for prompt in PROMPTS]
         *others, bad = await all_told(engine, [*PROMPTS, BAD_PROMPT])
