@@ -1,6 +1,7 @@
 """Log-probabilities on their way to the caller: one for each token whose text is told, with that text."""
 
 import itertools
+import weakref
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,8 +18,12 @@ from motet.actors.emitter import emitter
 from motet.channels import caller
 from motet.channels.emitter import Finish, ToEmitter, TokenLogprob, Tokens
 from motet.channels.request import Sampling, Work
+from motet.engine.batch import Batch
+from motet.engine.group import Group
 from motet.engine.output import Output
 from motet.engine.reasoning import Markup
+from motet.engine.row import Row
+from motet.engine.session import SamplingSession
 from motet.engine.vocabulary import Vocabulary
 from test_emitter import Heard
 from toy import Toy
@@ -195,3 +200,36 @@ def test_tokens_of_other_kinds_are_read_as_their_decoder_does(decoder: Any, want
 def test_a_special_token_is_its_own_text() -> None:
     (end,) = TOKENIZER.eos_token_ids
     assert Vocabulary(TOKENIZER).data(end) == b"<|end|>"
+
+
+# --- on the device ----------------------------------------------------------------------------
+
+
+def test_what_nobody_reads_is_released() -> None:
+    """A row that leaves while its step is unread: with the last row at once, else when the step is read."""
+    model, _ = families.loader("llama")()
+    group = Group(model.module)
+
+    def join(number: int) -> None:
+        session = SamplingSession(logprobs=5)
+        batch = Batch([Row(number, 0, session, frozenset(), 99)], model.caches())
+        batch.read(model.module, [[5, 6, 7]])
+        batch.begin(model.module, [8])
+        group.join(batch)
+
+    def captured() -> weakref.ref[Any]:
+        assert group._unread is not None and group._unread.drawn.captured is not None
+        return weakref.ref(group._unread.drawn.captured)
+
+    join(1)
+    group.step()
+    alone = captured()
+    group.drop([1])
+    assert alone() is None
+    join(2)
+    join(3)
+    group.step()
+    together = captured()
+    group.drop([2])
+    assert [one.row.number for one in group.settle()] == [3]
+    assert together() is None
