@@ -97,6 +97,29 @@ def test_a_lark_grammar_says_what_may_come(grammars: Grammars) -> None:
     assert {decoded([token])[0] for token in allowed(constraint)} == {"d", "r"}
 
 
+def test_what_must_come_is_known_and_is_the_tokenizers_own_spelling(grammars: Grammars) -> None:
+    schema = {"type": "object", "properties": {"quick": {"const": "the lazy dog"}}, "required": ["quick"]}
+    text = grammar.json_schema({**schema, "additionalProperties": False})
+    constraint, taken = grammars.constraint(text), []
+    while not constraint.over:
+        (token,) = allowed(constraint)
+        assert constraint.forced()[:1] in ((), (token,))
+        taken.append(token)
+        constraint.accept(token)
+    assert decoded(taken) == '{"quick": "the lazy dog"}'
+    assert (
+        len(taken) <= len(encoded(decoded(taken))) + 2 < len(decoded(taken))
+    )  # hardly ever letter by letter
+    assert len(grammars.constraint(text).forced()) > 5
+
+
+def test_a_forced_token_that_is_not_taken_is_the_rows_own_fault(grammars: Grammars) -> None:
+    constraint = grammars.constraint(grammar.lark('start: "the lazy dog"'))
+    assert constraint.forced()
+    constraint.accept(encoded("x")[0])
+    assert constraint.fault and constraint.forced() == () and not constraint.over
+
+
 @pytest.mark.parametrize(
     "text, reason",
     [
@@ -106,6 +129,7 @@ def test_a_lark_grammar_says_what_may_come(grammars: Grammars) -> None:
         (grammar.json_schema({"$ref": "#/nowhere"}), "nowhere"),
         (grammar.json_schema({"type": "string", "format": "bogus"}), "format"),
         (grammar.regex("a("), "unclosed"),
+        (grammar.regex(""), "empty"),
         (grammar.lark("start: missing"), "missing"),
         (grammar.lark("start: " + "(" * 5000 + '"a"' + ")" * 5000), "nested"),
     ],

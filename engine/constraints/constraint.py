@@ -1,18 +1,22 @@
 """A row's constraint: which tokens its grammar allows next.
 
-llguidance's matcher is told each token of the row, and then fills the next mask in a thread of its own, with
+llguidance's matcher is told each token of the row, and then fills the next mask in another thread, with
 the interpreter lock released, while the device thread builds the next forward or runs something else.
 
-A fault in here is its row's alone: the row is then drawn without a mask, and ends with ``fault`` when its next
-token is read.
+Where the grammar leaves only one text, as in a JSON object's keys, the row takes it as the tokenizer
+writes it, token by token or several at once: that is the same row either way, whoever is beside it.
+
+A fault in here is its row's alone: the row is then drawn without a mask, and ends with ``fault`` when its
+next token is read.
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+import attrs
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
@@ -65,9 +69,14 @@ class Grammars:
 
     def _begin(self, grammar: str, generated: tuple[int, ...]) -> "Filled":
         matcher = self._matcher(grammar)
+        forced = deque(_forced(matcher))
         for token in generated:
-            _consume(matcher, token)
-        return _fill(matcher)
+            if forced:
+                _go_past(forced, token)
+            else:
+                _consume(matcher, token)
+                forced.extend(_forced(matcher))
+        return _filled(matcher, tuple(forced))
 
     def _matcher(self, grammar: str) -> LLMatcher:
         """A matcher of one's own. Copies share what the lexer has learnt, the first mask included."""
@@ -78,6 +87,8 @@ class Grammars:
                 return kept.deep_copy()
         matcher = LLMatcher(self._ready(), grammar, log_level=0)
         _refuse(matcher)
+        if matcher.is_stopped():
+            raise GrammarError("only an empty text matches")
         matcher.compute_bitmask()
         _refuse(matcher)
         with self._lock:
@@ -109,14 +120,37 @@ def _consume(matcher: LLMatcher, token: int) -> None:
         raise GrammarError(matcher.get_error() or f"token {token} is not allowed here")
 
 
-Filled: TypeAlias = tuple[LLMatcher, Mask]
-"""A matcher, and what it allows next."""
+def _forced(matcher: LLMatcher) -> tuple[int, ...]:
+    """The tokens that must follow; the matcher goes past them."""
+    forced = matcher.compute_ff_tokens()
+    return tuple(forced[: matcher.try_consume_tokens(forced)]) if forced else ()
+
+
+def _go_past(forced: deque[int], token: int) -> None:
+    if token != forced.popleft():
+        raise GrammarError(f"token {token} is not allowed here")
+
+
+@attrs.frozen
+class Filled:
+    """What a grammar allows next: ``forced`` tokens, and behind them what is in ``mask``."""
+
+    matcher: LLMatcher
+    forced: tuple[int, ...]
+    mask: Mask | None
+    """None if the grammar ends there."""
 
 
 def _fill(matcher: LLMatcher) -> Filled:
+    return _filled(matcher, _forced(matcher))
+
+
+def _filled(matcher: LLMatcher, forced: tuple[int, ...]) -> Filled:
+    if not matcher.is_error() and matcher.is_stopped():
+        return Filled(matcher, forced, None)
     mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     _refuse(matcher)
-    return matcher, mask
+    return Filled(matcher, forced, mask)
 
 
 class Constraint:
@@ -130,40 +164,59 @@ class Constraint:
     def __init__(self, pool: ThreadPoolExecutor, filling: "Future[Filled]") -> None:
         self._pool = pool
         self._filling = filling
+        self._filled: Filled | None = None
+        self._forced: deque[int] = deque()
         self.over = False
         """Whether the grammar has ended: nothing may follow."""
         self.fault: str | None = None
 
     def accept(self, token: int) -> None:
-        """Go past a token that was drawn, and begin to fill the next mask."""
-        filled = self._filled()
-        if filled is None:
+        """Go past a token of the row, and begin to fill the next mask."""
+        if not self._ready():
             return
-        matcher, _ = filled
+        assert self._filled is not None
         try:
-            _consume(matcher, token)
-            self.over = matcher.is_stopped()
+            if self._forced:
+                _go_past(self._forced, token)
+                self.over = not self._forced and self._filled.mask is None
+                return
+            _consume(self._filled.matcher, token)
         except GrammarError as error:
             self.fault = str(error)
             return
+        self.over = self._filled.matcher.is_stopped()
         if not self.over:
-            self._filling = self._pool.submit(_fill, matcher)
+            self._filling, self._filled = self._pool.submit(_fill, self._filled.matcher), None
+
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that must come next, so far as they are known. Waits for the fill."""
+        return tuple(self._forced) if self._ready() else ()
 
     def mask(self) -> Mask | None:
         """The tokens allowed next; None if nothing is to be masked, for the row ends. Waits for the fill."""
-        filled = self._filled()
-        return None if filled is None else filled[1]
-
-    def _filled(self) -> Filled | None:
-        if self.over or self.fault is not None:
+        if not self._ready():
             return None
-        try:
-            return self._filling.result(_SLOWEST_FILL)
-        except TimeoutError:
-            self.fault = f"the grammar took more than {_SLOWEST_FILL:g} s for a token"
-        except Exception as error:
-            self.fault = str(error)
-        return None
+        assert self._filled is not None
+        return _only(self._forced[0]) if self._forced else self._filled.mask
+
+    def _ready(self) -> bool:
+        if self.over or self.fault is not None:
+            return False
+        if self._filled is None:
+            try:
+                self._filled = self._filling.result(_SLOWEST_FILL)
+                self._forced.extend(self._filled.forced)
+            except TimeoutError:
+                self.fault = f"the grammar took more than {_SLOWEST_FILL:g} s for a token"
+            except Exception as error:
+                self.fault = str(error)
+        return self.fault is None
+
+
+def _only(token: int) -> Mask:
+    mask = np.zeros(token // 8 + 1, np.uint8)
+    mask[-1] = 1 << token % 8
+    return mask
 
 
 # What is added to the logits of eight tokens, for each value of a mask's byte.

@@ -10,7 +10,7 @@ from typing import Any
 from llguidance import LLMatcher
 
 # JSON as models mostly write it on one line. With free white space a small model at a high temperature can
-# go on with line breaks for ever, and fewer tokens are forced. ``lenient`` would ignore what cannot be honoured.
+# go on with line breaks for ever. ``lenient`` would ignore what cannot be honoured.
 JSON_OPTIONS: Any = {
     "whitespace_flexible": False,
     "item_separator": ", ",
