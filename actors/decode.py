@@ -209,9 +209,11 @@ class Stepper:
         running = self._rows[new.row]
         running.generated.extend(new.tokens)
         self._gauges.tokens += len(new.tokens)
-        if running.told:
+        if new.tokens and running.told:
             post(running.outlet, Tokens(new.tokens, new.finish, new.logprobs))
-        if new.finish is not None:
+        if new.error is not None and running.told:
+            post(running.outlet, Failed("constraint_failed", new.error))
+        if new.ends:
             running.stopped = True
             self._gone(running, new.snapshot)
 

@@ -196,7 +196,7 @@ class DeviceLoop:
                 tokens, logprobs = old.tokens + new.tokens, old.logprobs + new.logprobs
                 new = attrs.evolve(new, tokens=tokens, logprobs=logprobs)
             self._collected[new.row] = new
-            self._ended = self._ended or new.finish is not None
+            self._ended = self._ended or new.ends
 
     def _report(self) -> None:
         if not self._collected and not (self._used and not self._in_flight):

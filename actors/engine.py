@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from motet.actors.emitter import emitter
-from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
+from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, check_grammar, is_chat
 from motet.actors.limits import check_sampling
 from motet.actors.request import Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
@@ -23,6 +23,7 @@ from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.request import Work
+from motet.engine.constraints.constraint import Grammars
 from motet.engine.model import ModelFacts
 from motet.engine.output import Output
 from motet.engine.projection import Projection, RowLength
@@ -68,6 +69,7 @@ class Engine:
         self,
         info: EngineInfo,
         tokenizer: Any,
+        grammars: Grammars,
         ends: Ends,
         nursery: trio.Nursery,
         gauges: Gauges,
@@ -88,11 +90,13 @@ class Engine:
         # As mlx_lm.server: XTC never excludes the ends of lines and of texts.
         newline = tokenizer.encode("\n", add_special_tokens=False)
         self._xtc_special = (*sorted(self._stop_tokens), *newline)
+        self._grammars = grammars
         self._ends = ends
         self._nursery = nursery
         self._depths = depths
         self._numbers = itertools.count(1)
         self._tokenizing = trio.CapacityLimiter(2)
+        self._compiling = trio.CapacityLimiter(1)
         self._draining = False
 
     @property
@@ -218,6 +222,15 @@ class Engine:
         return withdraw
 
     async def _tokens(self, request: Request) -> Tokens:
+        if request.grammar is not None:
+            await trio.to_thread.run_sync(
+                check_grammar,
+                self._grammars,
+                request.grammar,
+                request.grammar_param,
+                limiter=self._compiling,
+                abandon_on_cancel=True,
+            )
         if _short_ids(request.prompt):
             return self._intake.read(request.prompt, request.param)
         return await trio.to_thread.run_sync(

@@ -11,7 +11,7 @@ from typing import TypeAlias, assert_never
 import attrs
 import structlog
 
-from motet.actors.opening import sampling_session
+from motet.actors.opening import open_row
 from motet.channels.device import (
     Abandon,
     Abandoned,
@@ -30,6 +30,7 @@ from motet.channels.device import (
 )
 from motet.channels.emitter import TokenLogprob
 from motet.engine.batch import Batch
+from motet.engine.constraints.constraint import Grammars
 from motet.engine.group import Group, Observe
 from motet.engine.model import Model, check_device
 from motet.engine.row import Row, Sampled
@@ -67,12 +68,14 @@ class Executor:
         model: Model,
         *,
         snapshots: bool,
+        grammars: Grammars | None = None,
         part_seconds: float = math.inf,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._snapshots = snapshots
+        self._grammars = grammars
         self._part_seconds = part_seconds
         self._observe = observe
         self._clock = clock
@@ -216,15 +219,12 @@ class Executor:
         return batch.alone(number)
 
     def _open(self, opening: Opening) -> Batch:
-        work, length = opening.work, opening.length
         if opening.snapshot is None:
             caches = self._model.caches()
         else:
             stored = self._stored[opening.snapshot]
-            caches = fresh_copy(stored.caches, stored.length - length)
-        session = sampling_session(work, opening.generated)
-        row = Row(work.row, length, session, work.stop_tokens, work.limit, made=len(opening.generated))
-        return Batch([row], caches)
+            caches = fresh_copy(stored.caches, stored.length - opening.length)
+        return Batch([open_row(opening, self._grammars)], caches)
 
     def _begin_together(self, ending: list[Part]) -> dict[int, PartRead]:
         """The first tokens of rows whose prompts end, in one forward; one by one if that fails."""
@@ -251,7 +251,7 @@ class Executor:
 
     def _begun(self, batch: Batch, sampled: list[Sampled]) -> dict[int, PartRead]:
         results = {one.row.number: self._first_tokens(batch, [one]) for one in sampled}
-        ended = [number for number, read in results.items() if read.finish is not None]
+        ended = [one.row.number for one in sampled if one.ends]
         for number in ended:
             del self._preparing[number]
         batch.drop(ended)
@@ -260,6 +260,8 @@ class Executor:
     def _first_tokens(self, batch: Batch, sampled: list[Sampled]) -> PartRead:
         """What is told of a row's tokens, of which the last may end it."""
         row, finish = sampled[-1].row, sampled[-1].finish
+        if sampled[-1].fault is not None:
+            return PartRead(row.number, error=sampled[-1].fault)
         snapshot = None
         if finish is not None and self._snapshots:
             snapshot = self._store(batch.extract(row.number), row.fed)
@@ -277,15 +279,15 @@ class Executor:
         told: list[Sampled] = []
         try:
             batch = self._gathered((part,))
-            feed, finish = part.tokens[-1], None
-            while len(told) < 2 and finish is None:
+            feed, ended = part.tokens[-1], False
+            while len(told) < 2 and not ended:
                 (sampled,), logits = batch.begin(self._model.module, [feed])
                 if self._observe is not None:
                     self._observe((part.row,), logits)
                 told.append(sampled)
-                feed, finish = sampled.token, sampled.finish
+                feed, ended = sampled.token, sampled.ends
             read = self._first_tokens(batch, told)
-            if finish is not None:
+            if ended:
                 self._take_out(part.row)
             return read
         except Exception as error:
@@ -359,8 +361,12 @@ class Executor:
         ended = []
         for one in sampled:
             number, snapshot = one.row.number, None
-            if one.finish is not None:
+            if one.ends:
                 ended.append(number)
+            if one.fault is not None:
+                results.append(RowTokens(number, (), error=one.fault))
+                continue
+            if one.finish is not None:
                 snapshot = self._snapshot_of(one.row)
             results.append(RowTokens(number, (one.token,), one.finish, snapshot, _logprobs([one])))
         if ended:

@@ -1,9 +1,29 @@
-"""From what a caller asks for to the engine's sampling session."""
+"""From what a caller asks for to the engine's row."""
 
 import attrs
 
+from motet.channels.device import Opening
 from motet.channels.request import Work
+from motet.engine.constraints.constraint import Grammars
+from motet.engine.row import Row
 from motet.engine.session import SamplingSession
+
+
+def open_row(opening: Opening, grammars: Grammars | None) -> Row:
+    """A row as it begins, or begins again. A grammar has been checked by ``grammars`` before."""
+    work, generated = opening.work, opening.generated
+    row = Row(
+        work.row,
+        opening.length,
+        sampling_session(work, generated),
+        work.stop_tokens,
+        work.limit,
+        made=len(generated),
+    )
+    if work.sampling.grammar is not None:
+        assert grammars is not None
+        row.constraint = grammars.constraint(work.sampling.grammar, generated)
+    return row
 
 
 def sampling_session(work: Work, generated: tuple[int, ...]) -> SamplingSession:

@@ -33,7 +33,8 @@ class Request:
         presence_penalty, frequency_penalty: for tokens generated before, once and by count; 0 is off.
         logit_bias: what is added to these tokens' logits.
         logprobs: None, or how many of the likeliest tokens to tell beside each token's log-probability.
-        grammar: what the text must match.
+        grammar: what the text must match: see ``motet.grammar``.
+        grammar_param: the field that the grammar came in, for errors.
         tools: what a chat's reply may call, in OpenAI's form; with none, what looks like a call is text.
         parallel_tool_calls: false if the reply ends with its first call.
         template: more values for the chat's template.
@@ -60,6 +61,7 @@ class Request:
     logit_bias: Mapping[int, float] = attrs.Factory(dict)
     logprobs: int | None = None
     grammar: str | None = None
+    grammar_param: str = "grammar"
     tools: tuple[Mapping[str, Any], ...] = ()
     parallel_tool_calls: bool = True
     template: Mapping[str, Any] = attrs.Factory(dict)

@@ -40,6 +40,7 @@ from motet.channels.persister import ToPersister
 from motet.channels.prefill import ToPrefill
 from motet.channels.store import ToStore
 from motet.engine import measuring, selftest
+from motet.engine.constraints.constraint import Grammars
 from motet.engine.group import Observe
 from motet.engine.memory import AutomaticBudget, automatic_budget, limit_reuse
 from motet.engine.model import Model
@@ -83,6 +84,7 @@ class Loaded:
 
     info: EngineInfo
     tokenizer: Any
+    grammars: Grammars
 
 
 @contextlib.asynccontextmanager
@@ -208,9 +210,11 @@ async def _start(
         )
         automatic = automatic_budget(model.facts.weight_bytes)
         limit_reuse(automatic.headroom)
+        grammars = Grammars(tokenizer, model.facts.vocabulary)  # after the measuring, which it would disturb
         executor = Executor(
             model,
             snapshots=snapshots,
+            grammars=grammars,
             part_seconds=settings.max_decode_stall / 2,  # a step of the larger group follows the last
             observe=observe,
         )
@@ -225,7 +229,7 @@ async def _start(
         )
         budget = _budget(settings, automatic)
         info = EngineInfo(model.facts, tested, settings.batch, places, budget, projection)
-        return loop, Loaded(info, tokenizer)
+        return loop, Loaded(info, tokenizer, grammars)
 
     loaded: Loaded = await nursery.start(
         partial(device, build, port, watch, timeout=settings.device_timeout), name="device"
@@ -320,4 +324,13 @@ def start_actors(
     )
     start(persister, boxes.persister, boxes.to_store, name="persister")
     ends = Ends(boxes.to_admission, boxes.to_decode, boxes.tickets)
-    return Engine(info, loaded.tokenizer, ends, nursery, gauges, boxes.depths, settings.max_tokens)
+    return Engine(
+        info,
+        loaded.tokenizer,
+        loaded.grammars,
+        ends,
+        nursery,
+        gauges,
+        boxes.depths,
+        settings.max_tokens,
+    )

@@ -159,7 +159,10 @@ class Abandoned:
 
 @attrs.frozen
 class RowTokens:
-    """New tokens of one row. With a ``finish`` its state is already dropped or in ``snapshot``."""
+    """New tokens of one row. With a ``finish`` its state is already dropped or in ``snapshot``.
+
+    With an ``error``, which is the row's own and comes behind its tokens, its state is dropped.
+    """
 
     row: int
     tokens: tuple[int, ...]
@@ -167,6 +170,12 @@ class RowTokens:
     snapshot: Snapshot | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     """One a token, if the row asks for them."""
+    error: str | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Whether they are the row's last."""
+        return self.finish is not None or self.error is not None
 
 
 @attrs.frozen

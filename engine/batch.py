@@ -10,6 +10,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
+from motet.engine.constraints.constraint import constrained
 from motet.engine.layouts.choice import layout_of, leaves, regrouped
 from motet.engine.row import Row, Sampled
 from motet.engine.sampling import RowSampler
@@ -87,7 +88,9 @@ class Batch:
             What was drawn, in the rows' order, and the logits [B, V].
         """
         logits: mx.array = model(mx.array(list(last))[:, None], cache=self.caches)[:, -1, :]
-        drawn = RowSampler([row.session for row in self.rows]).draw(logits)
+        drawn = RowSampler([row.session for row in self.rows]).draw(
+            constrained(logits, [row.constraint for row in self.rows])
+        )
         tokens = [drawn.tokens[i : i + 1] for i in range(len(self.rows))]
         mx.eval(tokens, drawn.arrays)
         for row, token in zip(self.rows, tokens, strict=True):

@@ -16,6 +16,7 @@ import mlx.core as mx
 from mlx.nn.layers.base import Module
 
 from motet.engine.batch import Batch
+from motet.engine.constraints.constraint import constrained
 from motet.engine.joining import Joining
 from motet.engine.row import Row, Sampled
 from motet.engine.sampling import Drawn, RowSampler
@@ -24,6 +25,7 @@ Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
 """Called with the rows' numbers and their logits [B, V] of each forward; for oracles."""
 
 _COPY_RATE = 2.5e8  # bytes a second into memory that was never touched; used again it takes 20e9
+_FORCED = 64  # tokens that are forced are fed so many at once at most
 _RATES = 8  # so many parts' rates are remembered, and the slowest counts
 
 
@@ -64,6 +66,7 @@ class Group:
         self._model = model
         self._patience = patience
         self._observe = observe
+        self._reads_at_once = _on_cpu()
         self._copy_rates = deque([_COPY_RATE], maxlen=_RATES)
         self.clear()
 
@@ -130,7 +133,7 @@ class Group:
     def _timed(self, copied: float, seconds: float) -> None:
         # On a CPU the next part may meet memory that was never touched, which the last did not: there the
         # rate that was seen with such memory stands.
-        if mx.default_device() != mx.Device(mx.cpu):
+        if not _on_cpu():
             self._copy_rates.append(copied / max(seconds, 1e-6))
 
     def step(self, built: Callable[[], None] | None = None) -> list[Sampled]:
@@ -141,32 +144,84 @@ class Group:
                 here on the interpreter lock is free for other threads.
 
         Returns:
-            What was read, in the rows' order: mostly nothing on the first step after a settle. Rows with
-            a finish are still in the group; ``drop`` takes them out.
+            What was read, in the rows' order: mostly nothing on the first step after a settle. Rows that end
+            are still in the group; ``drop`` takes them out.
         """
         if self._unread is not None and all(row.made + 1 >= row.limit for row in self.rows):
             return self.settle()  # the tokens in flight are each row's last
+        if any(row.constraint is not None for row in self.rows):
+            return self._constrained_step(built)
         previous = self._register
         assert previous is not None
-        logits = self._model(previous[:, None], cache=self.batch.caches)[:, -1, :]
-        if self._sampler is None:
-            self._sampler = RowSampler([row.session for row in self.rows])
-        if self._observe is not None:
-            self._observe(tuple(self.batch.numbers), logits)
-        drawn = self._sampler.draw(logits, previous)
+        drawn = self._draw(self._forward(previous[:, None]), previous)
         if built is not None:
             built()
-        started = time.perf_counter()
-        mx.async_eval(drawn.arrays)  # type: ignore[no-untyped-call]
-        waited = time.perf_counter() - started
-        for row in self.rows:
-            row.fed += 1
+        waited = _evaluate(drawn.arrays)
         unread, self._unread, self._register = self._unread, _Unread(self.rows, drawn), drawn.tokens
         if unread is not None:
             return unread.read()
         # On a CPU async_eval returns when the step is nearly done. A slow one is read at once, for to
         # queue another before it would make its readers wait for two.
         return self.settle() if waited > self._patience else []
+
+    def _constrained_step(self, built: Callable[[], None] | None) -> list[Sampled]:
+        """A step of which some rows are held to grammars: their masks need the tokens of the step before.
+
+        So the forward is queued first, then those tokens are read and the masks filled while it runs, then
+        the draw is queued behind it. On a CPU, where nothing runs while another is queued, tokens are read
+        as soon as they are drawn, and masks are filled while the next forward is built and run.
+        """
+        previous, told = self._register, []
+        assert previous is not None
+        feed = previous[:, None]
+        if self._unread is None:
+            told = self._forced()
+            if any(one.ends for one in told):
+                return told
+            feed = mx.concatenate([feed, _fed(told)], axis=1) if told else feed
+        logits = self._forward(feed)
+        if built is not None:
+            built()
+        waited = _evaluate([logits])
+        if self._unread is not None:
+            told = self.settle()
+            forced = self._forced()
+            told += forced
+            if len(self.rows) == 1 and told[-1].ends:
+                return told
+            if forced:
+                feed = _fed(forced)
+                logits = self._forward(feed)
+        drawn = self._draw(constrained(logits, [row.constraint for row in self.rows]), feed[:, -1])
+        waited += _evaluate(drawn.arrays)
+        self._unread, self._register = _Unread(self.rows, drawn), drawn.tokens
+        return told + self.settle() if self._reads_at_once or waited > self._patience else told
+
+    def _forced(self) -> list[Sampled]:
+        """What a lone row's grammar forces next, which is then fed in one forward.
+
+        Not for several: the others would be fed as many tokens that are none.
+        """
+        if len(self.rows) > 1 or self.batch.merged:
+            return []
+        taken = self.rows[0].take_forced(_FORCED)
+        if taken:
+            self._sampler = None  # it would miss them
+        return taken
+
+    def _forward(self, tokens: mx.array) -> mx.array:
+        """[B, V]: the logits behind tokens [B, T], which the caches then hold."""
+        logits: mx.array = self._model(tokens, cache=self.batch.caches)[:, -1, :]
+        for row in self.rows:
+            row.fed += tokens.shape[1]
+        if self._observe is not None:
+            self._observe(tuple(self.batch.numbers), logits)
+        return logits
+
+    def _draw(self, logits: mx.array, fed: mx.array) -> Drawn:
+        if self._sampler is None:
+            self._sampler = RowSampler([row.session for row in self.rows])
+        return self._sampler.draw(logits, fed)
 
     def settle(self) -> list[Sampled]:
         """Read the tokens of the step in flight, if one is."""
@@ -185,6 +240,22 @@ class Group:
             if self._unread is not None:
                 self._unread = self._unread.without(numbers)
             self._sampler = None
+
+
+def _on_cpu() -> bool:
+    return mx.default_device() == mx.Device(mx.cpu)
+
+
+def _evaluate(arrays: list[mx.array]) -> float:
+    """Begin to evaluate; the seconds that it took, which on a CPU are most of what there is to do."""
+    started = time.perf_counter()
+    mx.async_eval(arrays)  # type: ignore[no-untyped-call]
+    return time.perf_counter() - started
+
+
+def _fed(taken: list[Sampled]) -> mx.array:
+    """[1, T] uint32: the tokens that a lone row has taken."""
+    return mx.array([[one.token for one in taken]], dtype=mx.uint32)
 
 
 def _tokens(batch: Batch) -> mx.array:

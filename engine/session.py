@@ -58,6 +58,10 @@ class SamplingSession:
         """Whether some tokens are excluded before a warm draw."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.xtc_probability > 0
 
+    def certain(self, token: int) -> tuple[float, tuple[tuple[int, float], ...]] | None:
+        """What is told of a token that had to come, if log-probabilities are asked for."""
+        return None if self.logprobs is None else (0.0, ((token, 0.0),)[: self.logprobs])
+
     def next_key(self) -> tuple[int, int]:
         """The random key of the next sample, from the seed and the sample's index alone.
 

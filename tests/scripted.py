@@ -42,6 +42,7 @@ from motet.channels.emitter import Finish
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import post
 from motet.channels.request import Work
+from motet.engine.constraints.constraint import Grammars
 from motet.engine.joining import MOST_ROOM
 from motet.engine.model import ModelFacts
 from motet.engine.projection import Activations, Projection, RowLength
@@ -309,7 +310,8 @@ async def scripted_system(
     boxes, gauges = Mailboxes(settings), Gauges()
     projection, budget = scripted_projection(settings), scripted_budget(settings)
     device = ScriptedDevice(boxes, gauges, projection, budget, script)
-    loaded = Loaded(scripted_info(settings), tokenizer or families.tokenizer())
+    tokenizer = tokenizer or families.tokenizer()
+    loaded = Loaded(scripted_info(settings), tokenizer, Grammars(tokenizer, families.VOCABULARY))
 
     async def run(task_status: trio.TaskStatus[ScriptedSystem]) -> None:
         async with trio.open_nursery() as actors:

@@ -87,8 +87,6 @@ class Grammars:
                 return kept.deep_copy()
         matcher = LLMatcher(self._ready(), grammar, log_level=0)
         _refuse(matcher)
-        if matcher.is_stopped():
-            raise GrammarError("only an empty text matches")
         matcher.compute_bitmask()
         _refuse(matcher)
         with self._lock:
@@ -146,7 +144,7 @@ def _fill(matcher: LLMatcher) -> Filled:
 
 
 def _filled(matcher: LLMatcher, forced: tuple[int, ...]) -> Filled:
-    if not matcher.is_error() and matcher.is_stopped():
+    if forced and matcher.is_stopped() and not matcher.is_error():
         return Filled(matcher, forced, None)
     mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
     _refuse(matcher)

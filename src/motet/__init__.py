@@ -21,6 +21,7 @@ from motet.actors.stream import EngineDied, Event, NotTaken, Stream
 from motet.actors.system import Settings, open_system
 from motet.channels.caller import Failed, Finished, Likely, Logprob, Reasoning, Text, ToolCall, Usage
 from motet.engine import model as _model
+from motet.engine.constraints import grammar
 from motet.portal import EngineThread, open_engine_sync
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ __all__ = [
     "Text",
     "ToolCall",
     "Usage",
+    "grammar",
     "open_engine",
     "open_engine_sync",
 ]
