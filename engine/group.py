@@ -195,6 +195,8 @@ class Group:
         drawn = self._draw(constrained(logits, [row.constraint for row in self.rows]), feed[:, -1])
         waited += _evaluate(drawn.arrays)
         self._unread, self._register = _Unread(self.rows, drawn), drawn.tokens
+        if any(one.ends for one in told):
+            return told  # what was drawn for them is not to be read
         return told + self.settle() if self._reads_at_once or waited > self._patience else told
 
     def _forced(self) -> list[Sampled]:
