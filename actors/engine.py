@@ -14,10 +14,11 @@ import attrs
 import trio
 
 from motet.actors.emitter import emitter
-from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, check_grammar, is_chat
+from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
 from motet.actors.limits import check_sampling
 from motet.actors.request import Request
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
+from motet.actors.structure import checked_grammar
 from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
@@ -27,7 +28,7 @@ from motet.engine.constraints.constraint import Grammars
 from motet.engine.model import ModelFacts
 from motet.engine.output import Output
 from motet.engine.projection import Projection, RowLength
-from motet.engine.reasoning import Markup
+from motet.engine.reasoning import REASONING, Markup
 from motet.engine.selftest import SelfTest
 from motet.engine.vocabulary import Vocabulary
 
@@ -222,15 +223,6 @@ class Engine:
         return withdraw
 
     async def _tokens(self, request: Request) -> Tokens:
-        if request.grammar is not None:
-            await trio.to_thread.run_sync(
-                check_grammar,
-                self._grammars,
-                request.grammar,
-                request.grammar_param,
-                limiter=self._compiling,
-                abandon_on_cancel=True,
-            )
         if _short_ids(request.prompt):
             return self._intake.read(request.prompt, request.param)
         return await trio.to_thread.run_sync(
@@ -238,6 +230,17 @@ class Engine:
             request.prompt,
             request.param,
             limiter=self._tokenizing,
+        )
+
+    async def _grammar(self, request: Request, read: Tokens) -> str | None:
+        """What the row's whole text must match, compiled."""
+        if request.grammar is None and not request.must_call:
+            return None
+        thinks = is_chat(request.prompt) and self._markup.begins(read.tokens) == REASONING
+        return await trio.to_thread.run_sync(
+            partial(checked_grammar, self._grammars, self.tokenizer, request, thinks=thinks),
+            limiter=self._compiling,
+            abandon_on_cancel=True,
         )
 
     def _output(self, request: Request, prompt: tuple[int, ...]) -> Output:
@@ -254,7 +257,7 @@ class Engine:
     async def _works(self, request: Request) -> list[Work]:
         """The request's rows."""
         read = await self._tokens(request)
-        first = self._work(request, read)
+        first = self._work(request, read, await self._grammar(request, read))
         if request.n == 1:
             return [first]
         # Its snapshot is all that the others need, wherever caches cannot be cut; and if its one chunk is
@@ -267,7 +270,7 @@ class Engine:
             rows.append(attrs.evolve(first, row=next(self._numbers), sampling=sampling))
         return rows
 
-    def _work(self, request: Request, read: Tokens) -> Work:
+    def _work(self, request: Request, read: Tokens, grammar: str | None) -> Work:
         prompt = read.tokens
         limit = self.max_tokens if request.max_tokens is None else request.max_tokens
         if self.info.facts.context is not None:
@@ -278,7 +281,7 @@ class Engine:
             next(self._numbers),
             prompt,
             limit,
-            request.sampling(seed, self.info.facts.sampling, self._xtc_special),
+            request.sampling(seed, grammar, self.info.facts.sampling, self._xtc_special),
             self._stop_tokens,
             read.boundaries,
             request.client,

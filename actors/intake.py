@@ -14,8 +14,6 @@ from typing import Any
 import attrs
 
 from motet.actors.prefixes import common_prefix
-from motet.engine.constraints.constraint import Grammars
-from motet.engine.constraints.grammar import GrammarError
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -35,22 +33,6 @@ class InvalidRequest(Exception):
         self.code = code
 
 
-def check_grammar(grammars: Grammars, grammar: str, param: str) -> None:
-    """Compile a grammar, which may take seconds, so that it is known by the time that its row begins.
-
-    Raises:
-        InvalidRequest: it cannot be honoured, with llguidance's reason.
-    """
-    if len(grammar) > _LONGEST_GRAMMAR:
-        message = f"'{param}' gives a grammar of {len(grammar)} characters; {_LONGEST_GRAMMAR} are allowed"
-        raise InvalidRequest(message, param, "grammar_too_long")
-    try:
-        grammars.check(grammar)
-    except GrammarError as error:
-        raise InvalidRequest(f"'{param}' cannot be honoured: {error}", param, "invalid_grammar") from error
-
-
-_LONGEST_GRAMMAR = 1 << 18
 _LONG = 256
 """Tokens from which a prompt leaves snapshots of its prefixes."""
 

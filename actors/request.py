@@ -36,6 +36,8 @@ class Request:
         grammar: what the text must match: see ``motet.grammar``.
         grammar_param: the field that the grammar came in, for errors.
         tools: what a chat's reply may call, in OpenAI's form; with none, what looks like a call is text.
+        must_call: whether the reply must be calls of these, or the name of the one it must call; if so, the
+            grammar does not count.
         parallel_tool_calls: false if the reply ends with its first call.
         template: more values for the chat's template.
         client: whose the request is; priority: 'interactive' or 'background'.
@@ -63,17 +65,21 @@ class Request:
     grammar: str | None = None
     grammar_param: str = "grammar"
     tools: tuple[Mapping[str, Any], ...] = ()
+    must_call: bool | str = False
     parallel_tool_calls: bool = True
     template: Mapping[str, Any] = attrs.Factory(dict)
     client: str = ""
     priority: Priority = "interactive"
     n: int = 1
 
-    def sampling(self, seed: int, defaults: SamplingDefaults, special: tuple[int, ...]) -> Sampling:
+    def sampling(
+        self, seed: int, grammar: str | None, defaults: SamplingDefaults, special: tuple[int, ...]
+    ) -> Sampling:
         """How to draw.
 
         Args:
             seed: the one that was asked for or drawn.
+            grammar: what the text must match, its thinking and calls considered.
             defaults: the model's.
             special: tokens that XTC never excludes.
         """
@@ -90,5 +96,5 @@ class Request:
             frequency_penalty=self.frequency_penalty,
             logit_bias=tuple(sorted(self.logit_bias.items())),
             logprobs=self.logprobs,
-            grammar=self.grammar,
+            grammar=grammar,
         )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from pydantic import Field, JsonValue
 
-from motet import InvalidRequest, Request
+from motet import InvalidRequest, Request, grammar
 from motet.http.generation import Generation, Metadata, NonEmpty, TokenCount, refuse_unsupported
 from motet.http.schema import Body
 
@@ -146,22 +146,8 @@ class JSONSchemaFormat(Body):
     json_schema: JSONSchema
 
 
-class RegexFormat(Body):
-    """Ours: the text matches a regular expression."""
-
-    type: Literal["regex"]
-    regex: NonEmpty
-
-
-class LarkFormat(Body):
-    """Ours: the text matches a Lark grammar."""
-
-    type: Literal["grammar"]
-    grammar: NonEmpty
-
-
 ResponseFormat = Annotated[
-    TextFormat | JSONObjectFormat | JSONSchemaFormat | RegexFormat | LarkFormat,
+    TextFormat | JSONObjectFormat | JSONSchemaFormat,
     Field(discriminator="type"),
 ]
 
@@ -213,26 +199,41 @@ class ChatRequest(Generation):
         elif self.top_logprobs:
             raise InvalidRequest("'top_logprobs' needs 'logprobs': true", "top_logprobs", "invalid_value")
         messages = [written(message) for message in self.messages]
-        options |= {"tools": self._offered(), "template": self._template()}
+        options |= self._form() | self._choice() | {"template": self._template()}
         if self.parallel_tool_calls is False:
             options["parallel_tool_calls"] = False
         return [Request(messages, **options, param="messages", client=client)]
 
-    def _offered(self) -> tuple[dict[str, Any], ...]:
-        """The tools that the model is told of."""
+    def _form(self) -> dict[str, Any]:
+        """What the reply's text must match. With a schema it always does, strict or not."""
+        asked = self.response_format
+        if asked is None or isinstance(asked, TextFormat):
+            return {}
+        if self.grammar is not None:
+            raise InvalidRequest(
+                "'grammar' and 'response_format' exclude each other", "grammar", "invalid_value"
+            )
+        if isinstance(asked, JSONObjectFormat):
+            return {"grammar": grammar.json_object(), "grammar_param": "response_format"}
+        schema = asked.json_schema.schema_ or {}
+        return {"grammar": grammar.json_schema(schema), "grammar_param": "response_format"}
+
+    def _choice(self) -> dict[str, Any]:
+        """The tools that the model is told of, and whether they must be called."""
         offered = tuple(_tool(tool) for tool in self.tools or ())
         match self.tool_choice:
             case None | "auto":
-                return offered
+                return {"tools": offered}
             case "none":
-                return ()
-            case AllowedTools(allowed_tools=AllowedToolNames(mode="auto", tools=allowed)):
-                names = {tool.function.name for tool in allowed}
-                return tuple(tool for tool in offered if tool["function"]["name"] in names)
-        # Only a grammar can hold a model to what is left.
-        raise InvalidRequest(
-            "'tool_choice' is not supported with this value", "tool_choice", "unsupported_parameter"
-        )
+                return {}
+            case "required":
+                return {"tools": offered, "must_call": True}
+            case ToolChoice(function=chosen):
+                return {"tools": offered, "must_call": chosen.name}
+            case AllowedTools(allowed_tools=allowed):
+                names = {choice.function.name for choice in allowed.tools}
+                tools = tuple(tool for tool in offered if tool["function"]["name"] in names)
+                return {"tools": tools, "must_call": allowed.mode == "required"}
 
     def _template(self) -> dict[str, Any]:
         """Values for the chat template. Those that know no effort can only think or not."""

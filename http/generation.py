@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Len, MinLen
 from pydantic import BaseModel, Field
 
-from motet import InvalidRequest
+from motet import InvalidRequest, grammar
 from motet.actors.request import MOST_ROWS
 from motet.http.schema import Body
 
@@ -30,10 +30,8 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "grammar": (),
     "modalities": (["text"],),
     "prediction": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "web_search_options": (),
 }
@@ -52,6 +50,18 @@ class StreamOptions(Body):
     """Whether the stream's last chunk has the usage."""
     include_obfuscation: bool | None = None
     """Without effect: streams are never padded."""
+
+
+class TextGrammar(Body):
+    """What the whole text must match."""
+
+    type: Literal["regex", "lark"]
+    """A regular expression as Rust's regex crate knows it, or llguidance's variant of Lark's notation."""
+    value: NonEmpty
+
+    def serialized(self) -> str:
+        """As ``motet.Request`` takes it."""
+        return grammar.regex(self.value) if self.type == "regex" else grammar.lark(self.value)
 
 
 class Generation(Body):
@@ -85,8 +95,8 @@ class Generation(Body):
     stream_options: StreamOptions | None = None
     priority: Literal["interactive", "background"] | None = None
     """Who waits for whom; interactive is the default."""
-    grammar: NonEmpty | None = None
-    """A Lark grammar that the text must match."""
+    grammar: TextGrammar | None = None
+    """An extension: a form of the text for which there is no ``response_format``."""
     user: str | None = None
 
     @property
@@ -115,6 +125,7 @@ class Generation(Body):
             "stop": stop,
             "priority": self.priority,
             "n": self.n,
+            "grammar": self.grammar and self.grammar.serialized(),
         }
         return {name: value for name, value in asked.items() if value is not None}
 

@@ -15,8 +15,8 @@ import families
 from motet.engine.constraints import constraint as constraints
 from motet.engine.constraints import grammar
 from motet.engine.constraints.constraint import Constraint, Grammars, constrained
-from motet.engine.constraints.grammar import GrammarError
-from motet.engine.constraints.tools import HERMES, Marker, ToolFormat, tool_calls, tool_format
+from motet.engine.constraints.grammar import GrammarError, Marker, after
+from motet.engine.constraints.tools import ToolFormat, tool_calls, tool_format
 
 END = 0  # the toy tokenizer's end-of-text token
 
@@ -253,6 +253,7 @@ TOOLS = [
 ]
 """The second has no arguments."""
 
+HERMES = ToolFormat("json_tools", Marker("<tool_call>"), Marker("</tool_call>"))
 FORMATS = [
     HERMES,
     ToolFormat("longcat", Marker("<longcat_tool_call>"), Marker("</longcat_tool_call>")),
@@ -313,7 +314,8 @@ def test_a_format_is_known_by_mlx_lms_parser() -> None:
             return {"[TOOL_CALLS]": 5}
 
     assert tool_format(Tokenizer()) == ToolFormat("mistral", Marker("[TOOL_CALLS]", 5), Marker(""))
-    assert tool_format(families.tokenizer()) == HERMES
+    with pytest.raises(GrammarError, match="no format"):
+        tool_format(families.tokenizer())
 
 
 def test_what_cannot_be_forced_is_refused() -> None:
@@ -337,3 +339,18 @@ def test_a_marked_up_text_argument_is_free_until_its_closing_mark(grammars: Gram
         for token in encoded(text.format("{}", more)):
             constraint.accept(token)
         assert (constraint.fault is None and constraint.over) == good
+
+
+@pytest.mark.parametrize("marker", [Marker("</t>"), Marker("<|start|>", 1)])
+@pytest.mark.parametrize("inner", [grammar.json_schema(SCHEMA), grammar.regex("[0-9]{3}"), 'start: "do re"'])
+def test_thinking_is_free_and_what_follows_is_not(grammars: Grammars, marker: Marker, inner: str) -> None:
+    constraint = grammars.constraint(after(marker, inner))
+    opening = [1] if marker.token else encoded(marker.text)
+    for token in [*encoded("any {thing} at all, <t>"), *opening]:
+        constraint.accept(token)
+    assert constraint.fault is None
+    tokens, _ = walk(grammars, inner, 2)
+    constraint.accept(encoded("\n")[0])
+    for token in tokens:
+        constraint.accept(token)
+    assert constraint.fault is None and constraint.over

@@ -12,6 +12,7 @@ import families
 import motet
 from motet import Request, grammar
 from motet.actors import decode as decoding
+from motet.actors import structure
 from motet.actors.system import Settings, open_system
 from motet.channels.admission import Released
 from motet.channels.decode import Stop
@@ -20,6 +21,8 @@ from motet.channels.emitter import Failed, Tokens
 from motet.engine import group as groups
 from motet.engine.constraints import constraint as constraints
 from motet.engine.constraints.constraint import Grammars
+from motet.engine.reasoning import Markup
+from served import chat, served, streamed
 from test_containment import wait_empty
 from test_decode import Bench, stepped
 from test_recovery import Breaking, recovered
@@ -224,3 +227,58 @@ def test_decode_tells_a_rows_own_fault_behind_its_tokens_and_lets_it_go() -> Non
     bench.join(3)
     bench.hear(Stop(3), stepped(RowTokens(3, (), error="too deep")))
     assert bench.emitters[3][1:] == []  # it was leaving anyway
+
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+
+
+async def test_the_forms_of_a_text_over_http() -> None:
+    async with served() as server, server.client() as client:
+        body = chat("tell me", max_tokens=200, response_format=FORMAT)
+        streamed_text = await streamed(client, CHAT, body)
+        whole = (await client.post(CHAT, json=body)).json()["choices"][0]
+        assert set(json.loads(streamed_text.text)) == set(SCHEMA["properties"])
+        assert whole["message"]["content"] == streamed_text.text
+        assert whole["finish_reason"] == streamed_text.finish == "stop"
+        body = {"prompt": "abc", "max_tokens": 50, "grammar": {"type": "regex", "value": "[0-9]{6}"}}
+        answer = (await client.post(TEXT, json=body)).json()["choices"][0]
+        assert answer["text"].isdigit() and len(answer["text"]) == 6 and answer["finish_reason"] == "stop"
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
+        "response_format",
+        '"not"',
+    ),
+    ({"grammar": {"type": "regex", "value": "(?=a)"}}, "grammar", "look-around"),
+    ({"grammar": {"type": "lark", "value": "start: nothing"}}, "grammar", "nothing"),
+    ({"grammar": {"type": "regex", "value": "a" * 300_000}}, "grammar", "262144"),
+    ({"grammar": {"type": "peg", "value": "a"}}, "grammar.type", "lark"),
+    ({"grammar": "start: "}, "grammar", "object"),
+    ({"tool_choice": "required"}, "tool_choice", "no format for tool calls"),
+]
+
+
+async def test_what_cannot_be_honoured_is_a_400_with_the_reason() -> None:
+    async with served() as server, server.client() as client:
+        for fields, param, reason in REFUSED:
+            answer = await client.post(CHAT, json=chat("x", **fields))
+            assert answer.status_code == 400, fields
+            error = answer.json()["error"]
+            assert error["param"] == param and reason in error["message"], error
+
+
+async def test_a_reply_that_begins_by_thinking_is_held_to_its_grammar_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The toy's marker is a token of its own, which a bias makes likely as soon as it may come."""
+    think, end = families.tokenizer().encode("<|start|>assistant\n"), 1
+    monkeypatch.setattr(Markup, "begins", lambda *_: "reasoning")
+    monkeypatch.setattr(structure, "_think_end", lambda _: grammar.Marker("<|start|>", end))
+    async with open_system(families.loader(), Settings(prompt_cache_bytes=0)) as engine:
+        messages = ({"role": "user", "content": "x"},)
+        asked = Request(messages, grammar=grammar.regex("[0-9]{5}"), max_tokens=80, logit_bias={end: 50})
+        (row,) = await told(engine, [asked])
+    assert think and row[0].strip().isdigit() and len(row[0].strip()) == 5 and row[1] == "stop"

@@ -7,7 +7,7 @@ import attrs
 import pytest
 from pydantic import BaseModel
 
-from motet import InvalidRequest, Request
+from motet import InvalidRequest, Request, grammar
 from motet.http.chat_request import ChatRequest
 from motet.http.generation import IGNORED, UNSUPPORTED
 from motet.http.schema import parse
@@ -108,6 +108,47 @@ def test_every_sampling_field_reaches_the_request() -> None:
     assert row == Request("x", client="someone")
 
 
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.mark.parametrize(
+    "asked, text, param",
+    [
+        ({"response_format": {"type": "text"}}, None, "grammar"),
+        ({"response_format": {"type": "json_object"}}, grammar.json_object(), "response_format"),
+        ({"response_format": JSON_SCHEMA}, grammar.json_schema(SCHEMA), "response_format"),
+        ({"grammar": {"type": "regex", "value": "a+"}}, grammar.regex("a+"), "grammar"),
+        ({"grammar": {"type": "lark", "value": 'start: "a"'}}, grammar.lark('start: "a"'), "grammar"),
+    ],
+)
+def test_a_form_of_the_text_becomes_a_grammar(asked: dict[str, Any], text: str | None, param: str) -> None:
+    (row,) = rows(CHAT | asked)
+    assert (row.grammar, row.grammar_param) == (text, param)
+    if "grammar" in asked:
+        assert rows(TEXT | asked)[0].grammar == text
+        with pytest.raises(InvalidRequest) as refused:
+            rows(CHAT | asked | {"response_format": JSON_SCHEMA})
+        assert refused.value.param == "grammar"
+
+
+def test_a_tool_choice_says_what_must_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(UNSUPPORTED, "tools", raising=False)
+    tools = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
+    chosen = {"type": "function", "function": {"name": "g"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [chosen]}}
+    for choice, offered, must in [
+        (None, 2, False),
+        ("auto", 2, False),
+        ("none", 0, False),
+        ("required", 2, True),
+        (chosen, 2, "g"),
+        (allowed, 1, True),
+    ]:
+        (row,) = rows(CHAT | {"tools": tools, "tool_choice": choice})
+        assert (len(row.tools), row.must_call) == (offered, must)
+
+
 def test_max_completion_tokens_is_stronger() -> None:
     assert rows(CHAT | {"max_tokens": 5, "max_completion_tokens": 7})[0].max_tokens == 7
 
@@ -149,8 +190,8 @@ def test_every_field_has_an_effect_or_says_that_it_has_none(form: type[BaseModel
     """Nothing is declared and then forgotten."""
     used = {field.name for field in attrs.fields(Request)} | {
         "best_of", "chat_template_kwargs", "frequency_penalty", "max_completion_tokens", "messages", "model",
-        "reasoning_effort", "repetition_context_size", "stream", "stream_options", "tool_choice",
-        "top_logprobs",
+        "reasoning_effort", "repetition_context_size", "response_format", "stream", "stream_options",
+        "tool_choice", "top_logprobs",
     }  # fmt: skip
     assert set(form.model_fields) - used <= IGNORED | UNSUPPORTED.keys()
     assert not IGNORED & UNSUPPORTED.keys()

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 from llguidance import LLMatcher
 
 # JSON as models mostly write it on one line. With free white space a small model at a high temperature can
@@ -19,6 +20,18 @@ JSON_OPTIONS: Any = {
     "lenient": False,
 }
 """llguidance's options for JSON schemas."""
+
+
+@attrs.frozen
+class Marker:
+    """A text that parts a reply: a token of its own in most vocabularies."""
+
+    text: str
+    token: int | None = None
+
+    def __str__(self) -> str:
+        """In Lark's notation."""
+        return json.dumps(self.text) if self.token is None else f"<[{self.token}]>"
 
 
 class GrammarError(ValueError):
@@ -54,3 +67,14 @@ def regex(pattern: str) -> str:
 def lark(definition: str) -> str:
     """Text of a grammar in llguidance's variant of Lark's notation, from its rule ``start``."""
     return LLMatcher.grammar_from_lark(definition)
+
+
+def after(marker: Marker, grammar: str) -> str:
+    """Anything until the first such marker, and then what a grammar says: a reply that begins by thinking."""
+    if marker.token is None:
+        free = f"free[suffix={json.dumps(marker.text)}]: /(.|\\n)*/"
+    else:
+        free = f"free: /(.|\\n)*/ {marker}"
+    parts = json.loads(grammar)["grammars"] if grammar.startswith("{") else [{"lark_grammar": grammar}]
+    opening = f"start: free SPACE @answer\n{free}\nSPACE: /[ \\n]{{0,2}}/"
+    return json.dumps({"grammars": [{"lark_grammar": opening}, {**parts[0], "name": "answer"}, *parts[1:]]})

@@ -11,22 +11,10 @@ from typing import Any
 
 import attrs
 
-from motet.engine.constraints.grammar import JSON_OPTIONS, GrammarError
+from motet.engine.constraints.grammar import JSON_OPTIONS, GrammarError, Marker
 
 Tool = Mapping[str, Any]
 """A tool in OpenAI's form: {"type": "function", "function": {"name": ..., "parameters": ...}}."""
-
-
-@attrs.frozen
-class Marker:
-    """A text that opens or closes a call: a token of its own in most vocabularies."""
-
-    text: str
-    token: int | None = None
-
-    def __str__(self) -> str:
-        """In Lark's notation."""
-        return json.dumps(self.text) if self.token is None else f"<[{self.token}]>"
 
 
 @attrs.frozen
@@ -38,15 +26,15 @@ class ToolFormat:
     end: Marker
 
 
-HERMES = ToolFormat("json_tools", Marker("<tool_call>"), Marker("</tool_call>"))
-"""The format of a model that was not taught any: with a grammar each of them can write it."""
-
-
 def tool_format(tokenizer: Any) -> ToolFormat:
-    """The format of a tokenizer's model, by the parser that mlx-lm has found for it."""
+    """The format of a tokenizer's model, by the parser that mlx-lm has found for it.
+
+    Raises:
+        GrammarError: it has found none.
+    """
     parser = tokenizer.tool_parser
     if parser is None:
-        return HERMES
+        raise GrammarError("this model has no format for tool calls")
     vocabulary = tokenizer.get_vocab()
     start, end = tokenizer.tool_call_start or "", tokenizer.tool_call_end or ""
     return ToolFormat(
