@@ -41,12 +41,19 @@ async def served(
 ) -> AsyncIterator[Server]:
     """Serve for as long as the block lasts."""
     async with open_system(families.loader(family, wrap=wrap), Settings(**options)) as engine:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        stop = trio.Event()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, make_app(engine, "tiny"), listeners, stop.wait, 1.0)
-            yield Server(engine, listeners[0].socket.getsockname()[1])
-            stop.set()
+        async with serving(engine) as server:
+            yield server
+
+
+@contextlib.asynccontextmanager
+async def serving(engine: motet.Engine) -> AsyncIterator[Server]:
+    """The same for an engine that there is already."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, make_app(engine, "tiny"), listeners, stop.wait, 1.0)
+        yield Server(engine, listeners[0].socket.getsockname()[1])
+        stop.set()
 
 
 def chat(content: str, **fields: Any) -> dict[str, Any]:
