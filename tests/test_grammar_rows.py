@@ -28,7 +28,7 @@ from test_containment import wait_empty
 from test_decode import Bench, stepped
 from test_recovery import Breaking, recovered
 
-LIMIT = 120
+LIMIT = 72
 PROMPTS = families.prompts((12, 30, 7, 21, 16))
 SCHEMA = {
     "type": "object",
@@ -165,11 +165,11 @@ async def test_a_steps_fault_costs_no_row_a_token(order: str, monkeypatch: pytes
 GUILTY = grammar.lark('start: ("do" | "re") (" " ("fa" | "so" | "la")){40} "!"')
 
 
-@pytest.mark.parametrize("at", [0, 1, 2, 30])
+@pytest.mark.parametrize("at", [0, 1, 30])
 async def test_a_constraints_fault_ends_its_row_alone(
     at: int, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the fill of its first mask, of its second, or of a later one."""
+    """In the fill of its first mask, of its second, or of a late one."""
     fills: list[Any] = []
     fill, begin = constraints._fill, Grammars._begin
 
