@@ -25,7 +25,7 @@ from llguidance.hf import from_tokenizer
 
 from motet.engine.constraints.grammar import GrammarError
 
-_KEPT = 64  # compiled grammars kept
+_KEPT = 512  # compiled grammars kept, some tens of KB each
 _WORKERS = 2
 _SLOWEST_FILL = 1.0  # seconds that a mask may take before its row is given up
 
