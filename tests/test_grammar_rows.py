@@ -1,7 +1,6 @@
 """Rows held to grammars, in a running engine: beside plain rows, alone, recovered, refused."""
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import families
 import motet
 from motet import Request, grammar
 from motet.actors import decode as decoding
-from motet.actors import structure
 from motet.actors.system import Settings, open_system
 from motet.channels.admission import Released
 from motet.channels.decode import Stop
@@ -22,11 +20,12 @@ from motet.channels.emitter import Failed, Tokens
 from motet.engine import group as groups
 from motet.engine.constraints import constraint as constraints
 from motet.engine.constraints.constraint import Grammars
-from motet.engine.reasoning import Markup
 from served import chat, served, streamed
+from test_constraints import TOOLS
 from test_containment import wait_empty
 from test_decode import Bench, stepped
 from test_recovery import Breaking, recovered
+from tool_tokenizer import tool_tokenizer
 
 LIMIT = 72
 PROMPTS = families.prompts((12, 30, 7, 21, 16))
@@ -273,15 +272,45 @@ async def test_what_cannot_be_honoured_is_a_400_with_the_reason() -> None:
             assert error["param"] == param and reason in error["message"], error
 
 
-async def test_a_reply_that_begins_by_thinking_is_held_to_its_grammar_behind_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("thinks", [True, False])
+@pytest.mark.parametrize("must", [True, "now", "weather"])
+async def test_calls_that_must_be_made_are_made_behind_the_thinking(
+    thinks: bool, must: bool | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The toy's marker is a token of its own, which a bias makes likely as soon as it may come."""
-    end = 1
-    monkeypatch.setattr(Markup, "begins", lambda *_: "reasoning")
-    monkeypatch.setattr(structure, "_think_end", lambda _: grammar.Marker("<|start|>", end))
-    async with open_system(families.loader(), Settings(prompt_cache_bytes=0)) as engine:
-        messages = ({"role": "user", "content": "x"},)
-        asked = Request(messages, grammar=grammar.regex("[0-9]{5}"), max_tokens=80, logit_bias={end: 50})
-        (row,) = await told(engine, [asked])
-    assert re.fullmatch("(?s).*[0-9]{5}", row[0]) and row[1] == "stop"  # the toy knows no markers
+    tokenizer = tool_tokenizer()
+    wide = dict(families.CONFIGS["llama"], vocab_size=len(tokenizer._tokenizer) + 4)
+    monkeypatch.setitem(families.CONFIGS, "wide", wide)
+    (think_end,) = tokenizer.think_end_tokens
+    asked = Request(
+        ({"role": "user", "content": "x"},),
+        tools=tuple(TOOLS),
+        must_call=must,
+        template={"enable_thinking": thinks},
+        temperature=1,
+        seed=4,
+        max_tokens=400,
+        logit_bias={think_end: 4.0, 0: 9.0},  # neither thinking nor calls go on for ever
+    )
+    load = families.loader("wide")
+    names: dict[int, str] = {}
+    arguments: dict[int, str] = {}
+    thought, said, end = "", "", None
+    async with open_system(lambda: (load()[0], tokenizer), Settings(prompt_cache_bytes=0)) as engine:
+        async with engine.open_rows([asked]) as stream:
+            async for event in stream:
+                match event:
+                    case motet.Reasoning():
+                        thought += event.text
+                    case motet.Text():
+                        said += event.text
+                    case motet.ToolCall():
+                        names[event.call] = names.get(event.call) or event.name
+                        arguments[event.call] = arguments.get(event.call, "") + event.arguments
+                    case _:
+                        end = event
+    assert isinstance(end, motet.Finished) and end.reason == "tool_calls" and not said.strip()
+    assert bool(thought) == thinks
+    assert names and set(names.values()) <= ({must} if isinstance(must, str) else {"now", "weather"})
+    assert must is True or len(names) == 1
+    for number, name in names.items():
+        assert set(json.loads(arguments[number])) == ({"city", "days"} if name == "weather" else set())

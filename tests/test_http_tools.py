@@ -158,10 +158,10 @@ async def test_what_the_template_is_not_to_be_told_is_refused() -> None:
     assert refused.value.param == "chat_template_kwargs"
 
 
-async def test_what_only_a_grammar_could_force_is_refused() -> None:
+async def test_a_choice_that_cannot_be_made_is_refused() -> None:
     async with served("ok") as server:
-        named = {"type": "function", "function": {"name": "search"}}
-        for choice in ("required", named):
+        named = {"type": "function", "function": {"name": "nowhere"}}
+        for tools, choice in ((TOOLS, named), ([], "required")):
             with pytest.raises(openai.BadRequestError) as refused:
-                await server.whole(tools=TOOLS, tool_choice=choice)
+                await server.whole(tools=tools, tool_choice=choice)
             assert refused.value.param == "tool_choice"
