@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from motet.actors.prefixes import common_prefix
+from motet.actors.untaught import template_takes_tools, told_of_tools
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -92,8 +93,9 @@ class _Chat:
         param: str,
         tools: Sequence[Mapping[str, Any]],
         template: Mapping[str, Any],
+        taught: bool,
     ) -> "_Chat":
-        """Check a request's chat.
+        """Check a request's chat. ``taught`` is whether the template takes tools.
 
         Raises:
             InvalidRequest: it is none, or the model takes none.
@@ -103,8 +105,11 @@ class _Chat:
                 raise InvalidRequest(f"the chat template's '{name}' cannot be set", "chat_template_kwargs")
         if not tokenizer.has_chat_template:
             raise InvalidRequest("this model has no chat template: use /v1/completions", param)
+        written = [_written(m, f"{param}[{i}]", param) for i, m in enumerate(messages)]
+        if not taught:
+            return cls(tokenizer, told_of_tools(written, tools), template)
         options = {**template, "tools": [dict(tool) for tool in tools]} if tools else template
-        return cls(tokenizer, [_written(m, f"{param}[{i}]", param) for i, m in enumerate(messages)], options)
+        return cls(tokenizer, written, options)
 
     def tokens(self, param: str) -> list[int]:
         """What the model is to read.
@@ -226,7 +231,7 @@ class Intake:
         elif not prompt:
             tokens = []
         elif is_chat(prompt):
-            chat = _Chat.of(self.tokenizer, prompt, param, tools, template)
+            chat = _Chat.of(self.tokenizer, prompt, param, tools, template, self._taught)
             tokens = chat.tokens(param)
         else:
             tokens = self._checked_ids(prompt, param)
@@ -266,6 +271,10 @@ class Intake:
             size = sum(len(content) for content in contents if isinstance(content, str))
         if size > self.context * self._longest_token:
             raise self._too_long(f"{size} characters", param)
+
+    @functools.cached_property
+    def _taught(self) -> bool:
+        return template_takes_tools(self.tokenizer)
 
     @functools.cached_property
     def _longest_token(self) -> int:

@@ -314,8 +314,8 @@ def test_a_format_is_known_by_mlx_lms_parser() -> None:
             return {"[TOOL_CALLS]": 5}
 
     assert tool_format(Tokenizer()) == ToolFormat("mistral", Marker("[TOOL_CALLS]", 5), Marker(""))
-    with pytest.raises(GrammarError, match="no format"):
-        tool_format(families.tokenizer())
+    untaught = tool_format(families.tokenizer())
+    assert untaught == ToolFormat("json_tools", Marker("<tool_call>"), Marker("</tool_call>"))
 
 
 def test_what_cannot_be_forced_is_refused() -> None:

@@ -259,7 +259,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"grammar": {"type": "regex", "value": "a" * 300_000}}, "grammar", "262144"),
     ({"grammar": {"type": "peg", "value": "a"}}, "grammar.type", "lark"),
     ({"grammar": "start: "}, "grammar", "object"),
-    ({"tool_choice": "required"}, "tool_choice", "no format for tool calls"),
+    ({"tool_choice": "required"}, "tool_choice", "no tools"),
 ]
 
 

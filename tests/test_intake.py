@@ -23,6 +23,7 @@ class Stub:
     longest: int = 4
     error: Exception | None = None
     has_chat_template: bool = True
+    has_tool_calling: bool = False
 
     def get_vocab(self) -> dict[str, int]:
         return {"a": 0, "x" * self.longest: 1}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+from mlx_lm.tool_parsers import json_tools
 
 from motet.engine.constraints.grammar import JSON_OPTIONS, GrammarError, Marker
 
@@ -29,14 +30,14 @@ class ToolFormat:
 def tool_format(tokenizer: Any) -> ToolFormat:
     """The format of a tokenizer's model, by the parser that mlx-lm has found for it.
 
-    Raises:
-        GrammarError: it has found none.
+    Of one that was taught none, the format that it is told of (actors/untaught.py).
     """
     parser = tokenizer.tool_parser
-    if parser is None:
-        raise GrammarError("this model has no format for tool calls")
-    vocabulary = tokenizer.get_vocab()
     start, end = tokenizer.tool_call_start or "", tokenizer.tool_call_end or ""
+    if parser is None:
+        parser = json_tools.parse_tool_call
+        start, end = json_tools.tool_call_start, json_tools.tool_call_end
+    vocabulary = tokenizer.get_vocab()
     return ToolFormat(
         parser.__module__.rpartition(".")[2],
         Marker(start, vocabulary.get(start)),
