@@ -1,8 +1,9 @@
 """The device: the one thread that touches the model, and every array that lives on it.
 
 Owns: the model, rows and snapshots (through its Executor), on a thread that is never replaced.
-Takes: commands from prefill, decode and the store, through a queue that nobody waits to put into.
-Sends: results into the mailboxes of prefill and decode.
+Takes: commands from prefill, decode, the store and the persister, through a queue that nobody waits to put
+into.
+Sends: results into the mailboxes of prefill, decode and the persister.
 Waited for by: nobody; the root waits for its end.
 
 Order: commands run as they come, but granted steps alternate with them: while a group runs, at most
@@ -28,19 +29,19 @@ import outcome
 import structlog
 import trio
 
-from motet.actors.executor import Executor, Result, StepError, describe
+from motet.actors.executor import Computing, Executor, Result, StepError, describe
 from motet.channels.decode import ToDecode
 from motet.channels.device import (
-    Abandon,
     Abandoned,
     Chunk,
     Chunked,
     Command,
-    Drop,
+    Discard,
     Dropped,
+    Exported,
     Forget,
-    Join,
     JoinFault,
+    Restored,
     RowTokens,
     Shutdown,
     Step,
@@ -49,6 +50,7 @@ from motet.channels.device import (
 )
 from motet.channels.gauges import DeviceGauges
 from motet.channels.mailbox import Outlet, post
+from motet.channels.persister import ToPersister
 from motet.channels.prefill import ToPrefill
 from motet.engine.model import release_device
 
@@ -59,6 +61,8 @@ REPORT_EVERY = 0.02
 
 _POLL = 1.0  # seconds between looks at a command's age
 _LAST_COMMAND = 10.0  # seconds that a cancelled device waits for its thread
+
+Waiting: TypeAlias = Computing | Forget | Discard | Shutdown
 
 Log: TypeAlias = Callable[[Command], None]
 """Called on the device thread with each command before it runs, granted steps one by one."""
@@ -97,6 +101,7 @@ class DeviceLoop:
         port: DevicePort,
         to_prefill: Outlet[ToPrefill],
         to_decode: Outlet[ToDecode],
+        to_persister: Outlet[ToPersister],
         gauges: DeviceGauges,
         watch: Watch,
         *,
@@ -107,6 +112,7 @@ class DeviceLoop:
         self._queue = port.queue
         self._to_prefill = to_prefill
         self._to_decode = to_decode
+        self._to_persister = to_persister
         self._gauges = gauges
         self._clock = clock
         self._log = log_command
@@ -118,7 +124,7 @@ class DeviceLoop:
         self._collected: dict[int, RowTokens] = {}
         self._ended = False
         self._reported = 0.0
-        self._waiting: deque[Chunk | Abandon | Join | Drop | Forget | Shutdown] = deque()
+        self._waiting: deque[Waiting] = deque()
 
     def run(self) -> None:
         """Run until Shutdown, or until the watch says stop."""
@@ -138,8 +144,10 @@ class DeviceLoop:
                 continue
             command = self._waiting.popleft()
             match command:
-                case Forget():
-                    self._executor.forget(command)
+                case Forget(handles):
+                    self._executor.snapshots.forget(handles)
+                case Discard(number):
+                    self._executor.snapshots.discard(number)
                 case Shutdown():
                     return
                 case _:
@@ -210,7 +218,7 @@ class DeviceLoop:
 
     # --- other commands ---
 
-    def _compute(self, command: Chunk | Abandon | Join | Drop) -> None:
+    def _compute(self, command: Computing) -> None:
         self._settle()
         self._report()
         self._note(command)
@@ -233,6 +241,8 @@ class DeviceLoop:
                 self._deliver(self._to_prefill, result)
             case JoinFault() | Dropped():
                 self._deliver(self._to_decode, result)
+            case Exported() | Restored():
+                self._deliver(self._to_persister, result)
             case _:
                 assert_never(result)
 

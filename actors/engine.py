@@ -23,6 +23,7 @@ from motet.channels import admission, caller, decode
 from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
+from motet.channels.namespace import UNNAMED, Namespace
 from motet.channels.request import Work
 from motet.engine.constraints.constraint import Grammars
 from motet.engine.model import ModelFacts
@@ -52,6 +53,8 @@ class EngineInfo:
     """Bytes for the rows and the prompt cache."""
     projection: Projection
     """What rows cost."""
+    namespace: Namespace = UNNAMED
+    """In which its rows' states are kept."""
 
 
 @attrs.frozen
@@ -128,7 +131,7 @@ class Engine:
                 "kv_projected_bytes": gauges.admission.kv_projected_bytes,
                 "kv_budget_bytes": info.kv_budget,
             },
-            "prompt_cache": attrs.asdict(gauges.store),
+            "prompt_cache": attrs.asdict(gauges.store) | {"disk": attrs.asdict(gauges.persister)},
             "device": {
                 "steps": gauges.device.steps,
                 "chunks": gauges.device.chunks,

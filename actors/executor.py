@@ -12,6 +12,7 @@ import attrs
 import structlog
 
 from motet.actors.opening import open_row
+from motet.actors.snapshots import Snapshots
 from motet.channels.device import (
     Abandon,
     Abandoned,
@@ -19,37 +20,33 @@ from motet.channels.device import (
     Chunked,
     Drop,
     Dropped,
-    Forget,
+    Export,
+    Exported,
     Join,
     JoinFault,
     Opening,
     Part,
     PartRead,
+    Restore,
+    Restored,
     RowTokens,
     Snapshot,
 )
 from motet.channels.emitter import TokenLogprob
+from motet.channels.namespace import UNNAMED, Namespace
 from motet.engine.batch import Batch
 from motet.engine.constraints.constraint import Grammars
 from motet.engine.group import Group, Observe
 from motet.engine.model import Model, check_device
 from motet.engine.row import Row, Sampled
-from motet.engine.state import fresh_copy, nbytes, trimmable
+from motet.engine.state import fresh_copy
 
 log = structlog.get_logger()
 
-Computing: TypeAlias = Chunk | Abandon | Join | Drop
-"""Commands that touch rows: before one runs, the step in flight is settled."""
+Computing: TypeAlias = Chunk | Abandon | Join | Drop | Export | Restore
+"""Commands that compute: before one runs, the step in flight is settled."""
 
-Result: TypeAlias = Chunked | Abandoned | JoinFault | Dropped
-
-
-@attrs.frozen
-class Stored:
-    """A snapshot's arrays: caches of one row that nobody writes to."""
-
-    caches: list[object]
-    length: int
+Result: TypeAlias = Chunked | Abandoned | JoinFault | Dropped | Exported | Restored
 
 
 @attrs.frozen
@@ -69,20 +66,20 @@ class Executor:
         *,
         snapshots: bool,
         grammars: Grammars | None = None,
+        namespace: Namespace = UNNAMED,
         part_seconds: float = math.inf,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
-        self._snapshots = snapshots
+        self._keeps = snapshots
         self._grammars = grammars
         self._part_seconds = part_seconds
         self._observe = observe
         self._clock = clock
         self._preparing: dict[int, Batch] = {}  # rows of a cohort share one
         self._group = Group(model.module, observe, patience=part_seconds)
-        self._stored: dict[int, Stored] = {}
-        self._next_handle = 1
+        self.snapshots = Snapshots(model, namespace, clock)
 
     @property
     def width(self) -> int:
@@ -110,13 +107,12 @@ class Executor:
                 return self._join(rows)
             case Drop(rows):
                 return self._drop(rows)
+            case Export():
+                return [self.snapshots.export(command, busy=self.width > 0)]
+            case Restore():
+                return [self.snapshots.restore(command)]
             case _:
                 assert_never(command)
-
-    def forget(self, command: Forget) -> None:
-        """Drop snapshots."""
-        for handle in command.handles:
-            del self._stored[handle]
 
     # --- preparation ---
 
@@ -222,8 +218,7 @@ class Executor:
         if opening.snapshot is None:
             caches = self._model.caches()
         else:
-            stored = self._stored[opening.snapshot]
-            caches = fresh_copy(stored.caches, stored.length - opening.length)
+            caches = self.snapshots.copy(opening.snapshot, opening.length)
         return Batch([open_row(opening, self._grammars)], caches)
 
     def _begin_together(self, ending: list[Part]) -> dict[int, PartRead]:
@@ -263,7 +258,7 @@ class Executor:
         if sampled[-1].fault is not None:
             return PartRead(row.number, error=sampled[-1].fault)
         snapshot = None
-        if finish is not None and self._snapshots:
+        if finish is not None and self._keeps:
             snapshot = self._store(batch.extract(row.number), row.fed)
         tokens = tuple(one.token for one in sampled)
         return PartRead(row.number, tokens, finish, snapshot, logprobs=_logprobs(sampled))
@@ -307,7 +302,7 @@ class Executor:
             return Abandoned(number, None)
         row = batch.row(number)
         snapshot = None
-        if row.fed and self._snapshots:
+        if row.fed and self._keeps:
             snapshot = self._store(batch.extract(number), row.fed)
         self._take_out(number)
         return Abandoned(number, snapshot)
@@ -376,17 +371,12 @@ class Executor:
     # --- snapshots ---
 
     def _snapshot_of(self, row: Row) -> Snapshot | None:
-        if not self._snapshots:
+        if not self._keeps:
             return None
         return self._store(self._group.batch.extract(row.number), row.fed)
 
     def _store(self, caches: list[object], length: int) -> Snapshot | None:
-        if not self._snapshots:
-            return None
-        handle = self._next_handle
-        self._next_handle += 1
-        self._stored[handle] = Stored(caches, length)
-        return Snapshot(handle, length, nbytes(caches), trimmable(caches))
+        return self.snapshots.store(caches, length) if self._keeps else None
 
 
 def _logprobs(sampled: list[Sampled]) -> tuple[TokenLogprob, ...]:

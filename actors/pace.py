@@ -2,6 +2,8 @@
 
 import attrs
 
+from motet.channels.namespace import UNNAMED, Namespace
+
 
 @attrs.frozen
 class Pace:
@@ -27,3 +29,5 @@ class Pace:
     """Whether snapshots can be kept."""
     cuts: bool
     """Whether a snapshot serves shorter prefixes too."""
+    namespace: Namespace = UNNAMED
+    """In which rows look for prefixes."""

@@ -150,7 +150,8 @@ class Cohort:
         joiner.last_turn = self._turn
         self._joiners[joiner.work.row] = joiner
         edge = self._pace.largest if self._pace.fixed else 1
-        post(self._to.store, stores.Take(joiner.work.row, joiner.tokens, edge))
+        namespace = self._pace.namespace
+        post(self._to.store, stores.Take(joiner.work.row, joiner.tokens, edge, namespace))
 
     def _recover(self, rows: tuple[Recovering, ...]) -> None:
         for row in rows:
@@ -188,7 +189,8 @@ class Cohort:
         woken = [row for row in rows if not self._joiners[row].leaving]
         for row in woken:
             self._joiners[row].asked = True
-            post(self._to.store, stores.Take(row, self._joiners[row].tokens))
+            tokens, namespace = self._joiners[row].tokens, self._pace.namespace
+            post(self._to.store, stores.Take(row, tokens, namespace=namespace))
         self.gathering.begin_for(woken, self._clock())
 
     def go_on(self) -> None:

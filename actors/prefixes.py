@@ -70,9 +70,21 @@ class PrefixIndex(Generic[Value]):
             depth += len(path[-1].run)
         return path
 
+    def spared(self, tokens: tuple[int, ...]) -> int:
+        """How long a prefix of an indexed sequence the others serve: what its loss would not cost."""
+        path = self._path(tokens)
+        depth = len(tokens)
+        if _cuttable_under(path[-1]):
+            return depth
+        for node, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+            depth -= len(child.run)
+            if node.value is not None or _cuttable_under(node, beside=child):
+                return depth
+        return 0
+
     def on_the_way_to(self, tokens: tuple[int, ...]) -> list[Value]:
-        """Values of the strict prefixes of an indexed sequence that may be cut: it serves for them."""
-        path = self._path(tokens)[:-1]
+        """Values of strict prefixes of a sequence that may be cut: if its own may be, it serves for them."""
+        path = [node for node, depth, whole in self._walk(tokens) if whole and depth < len(tokens)]
         return [node.value for node in path if node.value is not None and node.cuttable]
 
     def longest(self, tokens: tuple[int, ...], edge: int = 1) -> tuple[Value | None, int]:
@@ -104,6 +116,11 @@ class PrefixIndex(Generic[Value]):
                 break
             node = child
         return walked
+
+
+def _cuttable_under(node: _Node[Value], beside: _Node[Value] | None = None) -> bool:
+    """Whether a value under a node may be cut, one child not looked at."""
+    return any(_any_cuttable(child) is not None for child in node.children.values() if child is not beside)
 
 
 def _any_cuttable(node: _Node[Value]) -> Value | None:

@@ -10,6 +10,8 @@ Each mailbox has the capacity that its senders' credits add up to; the argument 
 
 import contextlib
 import math
+import os
+import pathlib
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -20,6 +22,7 @@ import trio
 
 from motet.actors import admission as admitting
 from motet.actors import decode as decoding
+from motet.actors import persister as persisting
 from motet.actors import prefill as prefilling
 from motet.actors.admission import Budget, Limits, admission
 from motet.actors.decode import GRANT, decode
@@ -36,11 +39,13 @@ from motet.channels.decode import ToDecode
 from motet.channels.device import Command
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
+from motet.channels.namespace import Namespace
 from motet.channels.persister import ToPersister
 from motet.channels.prefill import ToPrefill
 from motet.channels.store import ToStore
 from motet.engine import measuring, selftest
 from motet.engine.constraints.constraint import Grammars
+from motet.engine.fingerprint import fingerprint
 from motet.engine.group import Observe
 from motet.engine.memory import AutomaticBudget, automatic_budget, limit_reuse
 from motet.engine.model import Model
@@ -60,8 +65,12 @@ class Settings:
     """Prompt tokens read at once at most; with ``batch`` 1, exactly."""
     max_decode_stall: float = 0.2
     """Seconds that reading a prompt may hold up running rows, between two of their steps."""
-    prompt_cache_bytes: int = 1 << 30
-    """Ceiling of the prompt cache in memory; 0 for none."""
+    prompt_cache_bytes: int | None = None
+    """Ceiling of the prompt cache in memory; 0 for none, None for half of what rows and it may take."""
+    prompt_cache_dir: str | os.PathLike[str] | None = None
+    """Where prefixes are kept beyond the process; None for nowhere."""
+    prompt_cache_disk_bytes: int = 10 << 30
+    """Ceiling of that directory."""
     kv_budget: int | None = None
     """Bytes for rows and prompt cache together; None for what the device has left."""
     queue_limit: int = 256
@@ -176,8 +185,8 @@ class Mailboxes:
         )
         self.to_prefill, self.prefill = trio.open_memory_channel[ToPrefill](6 * seats + 4)
         self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 3)
-        self.to_store, self.store = trio.open_memory_channel[ToStore](7 * seats + 3)
-        self.to_persister, self.persister = trio.open_memory_channel[ToPersister](seats + 1)
+        self.to_store, self.store = trio.open_memory_channel[ToStore](8 * seats + 4)
+        self.to_persister, self.persister = trio.open_memory_channel[ToPersister](4 * seats + 10)
         self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)
         for _ in range(open_requests):
             post(self.to_tickets, None)
@@ -204,7 +213,9 @@ async def _start(
         model, tokenizer = load()
         tested = selftest.run(model, settings.batch)
         places = settings.batch if tested.alone is None else 1
-        snapshots = tested.snapshots and settings.prompt_cache_bytes > 0
+        snapshots = tested.snapshots and settings.prompt_cache_bytes != 0
+        kept = settings.prompt_cache_dir is not None
+        namespace = Namespace(fingerprint(model) if kept else "")
         projection = measuring.measure(
             model, batched=places > 1, chunk=settings.prefill_step_size, keeps=snapshots
         )
@@ -215,6 +226,7 @@ async def _start(
             model,
             snapshots=snapshots,
             grammars=grammars,
+            namespace=namespace,
             part_seconds=settings.max_decode_stall / 2,  # a step of the larger group follows the last
             observe=observe,
         )
@@ -223,12 +235,13 @@ async def _start(
             port,
             FromThread(token, boxes.to_prefill),
             FromThread(token, boxes.to_decode),
+            FromThread(token, boxes.to_persister),
             gauges.device,
             watch,
             log_command=log_command,
         )
         budget = _budget(settings, automatic)
-        info = EngineInfo(model.facts, tested, settings.batch, places, budget, projection)
+        info = EngineInfo(model.facts, tested, settings.batch, places, budget, projection, namespace)
         return loop, Loaded(info, tokenizer, grammars)
 
     loaded: Loaded = await nursery.start(
@@ -274,7 +287,8 @@ def start_actors(
 ) -> Engine:
     """Start every actor but the device, which listens behind ``port``; return the callers' side."""
     info = loaded.info
-    budget = Budget(info.kv_budget, settings.prompt_cache_bytes, info.projection)
+    cache = settings.prompt_cache_bytes
+    budget = Budget(info.kv_budget, info.kv_budget // 2 if cache is None else cache, info.projection)
     start = nursery.start_soon
     start(
         admission,
@@ -298,8 +312,9 @@ def start_actors(
             joiners=settings.prompt_concurrency,
             together=info.selftest.apart is None,
             padded=info.selftest.level is None,
-            keeps=info.selftest.snapshots and settings.prompt_cache_bytes > 0,
+            keeps=info.selftest.snapshots and cache != 0,
             cuts=info.selftest.cuts,
+            namespace=info.namespace,
         ),
         gauges.prefill,
         name="prefill",
@@ -322,7 +337,17 @@ def start_actors(
         gauges.store,
         name="store",
     )
-    start(persister, boxes.persister, boxes.to_store, name="persister")
+    directory = settings.prompt_cache_dir
+    start(
+        persister,
+        boxes.persister,
+        boxes.to_persister,
+        persisting.Outlets(boxes.to_store, port),
+        pathlib.Path(directory) if directory is not None and info.selftest.snapshots else None,
+        settings.prompt_cache_disk_bytes,
+        gauges.persister,
+        name="persister",
+    )
     ends = Ends(boxes.to_admission, boxes.to_decode, boxes.tickets)
     return Engine(
         info,

@@ -8,6 +8,8 @@ between two steps of a running group runs at most one other command that compute
 import attrs
 
 from motet.channels.emitter import Finish, TokenLogprob
+from motet.channels.manifest import Manifest
+from motet.channels.namespace import UNNAMED, Namespace
 from motet.channels.request import Work
 
 
@@ -21,6 +23,7 @@ class Snapshot:
     nbytes: int
     trimmable: bool
     """Whether a shorter prefix can be cut from it; else it serves exactly its length."""
+    namespace: Namespace = UNNAMED
 
 
 # --- commands ---------------------------------------------------------------------------------
@@ -105,6 +108,39 @@ class Forget:
 
 
 @attrs.frozen
+class Export:
+    """Copy the next bytes of a snapshot out, ``most`` at most, from its byte ``start``.
+
+    Answered by Exported. Exports of one snapshot follow each other from byte 0.
+    """
+
+    handle: int
+    start: int
+    most: int
+
+
+@attrs.frozen
+class Restore:
+    """The next bytes of a snapshot that is built again; the first come with its manifest.
+
+    Answered by Restored.
+    """
+
+    number: int
+    """The restoration's, given by who restores."""
+    data: bytes
+    manifest: Manifest | None = None
+    namespace: Namespace = UNNAMED
+
+
+@attrs.frozen
+class Discard:
+    """Drop a restoration that is not done. Without effect on one that is."""
+
+    number: int
+
+
+@attrs.frozen
 class Shutdown:
     """Drop everything and end the device thread."""
 
@@ -112,7 +148,8 @@ class Shutdown:
 PrefillCommand = Chunk | Abandon
 DecodeCommand = Join | Step | Drop
 StoreCommand = Forget | Shutdown
-Command = PrefillCommand | DecodeCommand | StoreCommand
+PersisterCommand = Export | Restore | Discard | Forget
+Command = PrefillCommand | DecodeCommand | StoreCommand | PersisterCommand
 
 
 # --- results to prefill -----------------------------------------------------------------------
@@ -212,3 +249,30 @@ class Dropped:
 
     row: int
     snapshot: Snapshot | None
+
+
+# --- results to the persister -----------------------------------------------------------------
+
+
+@attrs.frozen
+class Exported:
+    """Bytes of a snapshot from ``start`` on. Without a manifest it cannot be had: forgotten, or of a kind
+    that cannot be taken apart."""
+
+    handle: int
+    start: int
+    manifest: Manifest | None
+    data: bytes
+    seconds: float
+    """What it took of the device's time."""
+    busy: bool
+    """Whether rows run."""
+
+
+@attrs.frozen
+class Restored:
+    """The bytes are taken; with the last of them, the snapshot. With an ``error`` they are all dropped."""
+
+    number: int
+    snapshot: Snapshot | None = None
+    error: str | None = None

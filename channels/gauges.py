@@ -49,6 +49,24 @@ class StoreGauges:
 
 
 @attrs.define
+class PersisterGauges:
+    """Written by the persister."""
+
+    writes: str = "off"
+    """'on', 'off' without a directory, or why none are made any more."""
+    files: int = 0
+    """Of this model and namespace."""
+    bytes: int = 0
+    """What the whole directory takes, as du counts."""
+    written: int = 0
+    """Files that were written and flushed."""
+    restored: int = 0
+    restored_tokens: int = 0
+    bad_files: int = 0
+    restarts: int = 0
+
+
+@attrs.define
 class DeviceGauges:
     """Written by the device thread."""
 
@@ -66,4 +84,5 @@ class Gauges:
     prefill: PrefillGauges = attrs.Factory(PrefillGauges)
     decode: DecodeGauges = attrs.Factory(DecodeGauges)
     store: StoreGauges = attrs.Factory(StoreGauges)
+    persister: PersisterGauges = attrs.Factory(PersisterGauges)
     device: DeviceGauges = attrs.Factory(DeviceGauges)

@@ -1,12 +1,14 @@
 """To the prompt-cache store: from admission, prefill and decode, from the persister.
 
 Credits: Take and ReleaseLease once a seat; Put once a seat from each of prefill and decode; one Trim, which
-is answered before the next.
+is answered before the next. From the persister: Found and Loaded, one each a row that has asked; one
+Persisted.
 """
 
 import attrs
 
 from motet.channels.device import Snapshot
+from motet.channels.namespace import UNNAMED, Namespace
 
 
 @attrs.frozen
@@ -20,6 +22,7 @@ class Take:
     row: int
     prompt: tuple[int, ...]
     edge: int = 1
+    namespace: Namespace = UNNAMED
 
 
 @attrs.frozen
@@ -38,11 +41,31 @@ class Put:
 
 
 @attrs.frozen
+class Found:
+    """There is a file for the row's Load, which takes ``nbytes``: Fetch it, or Cancel."""
+
+    row: int
+    nbytes: int
+
+
+@attrs.frozen
 class Loaded:
-    """The persister's answer to Load: a snapshot restored from disk, or None for a miss."""
+    """The end of a Load, always said: a snapshot restored from disk, which holds ``tokens``.
+
+    None for a miss, and when somebody else was given what was read for both.
+    """
 
     row: int
     snapshot: Snapshot | None
+    tokens: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Persisted:
+    """The end of a Persist, always said. With ``stored`` a file holds it that a power cut does not take."""
+
+    handle: int
+    stored: bool
 
 
 @attrs.frozen
@@ -60,4 +83,4 @@ class Closing:
     """One of the two writers has left; when both have, flush and leave."""
 
 
-ToStore = Take | ReleaseLease | Put | Loaded | Trim | Closing
+ToStore = Take | ReleaseLease | Put | Found | Loaded | Persisted | Trim | Closing

@@ -41,6 +41,7 @@ class Model:
         sampling: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
     ) -> None:
         self.module = module
+        self.config = config
         self.facts = attrs.evolve(_facts(module, config, name), sampling=sampling)
 
     def caches(self) -> list[Any]:

@@ -282,7 +282,7 @@ def scripted_info(settings: Settings) -> EngineInfo:
 def scripted_projection(settings: Settings) -> Projection:
     """What a row costs that keeps BYTES_A_TOKEN for each token, and nothing else."""
     most_room = MOST_ROOM if settings.batch > 1 else 0
-    keeps = settings.prompt_cache_bytes > 0
+    keeps = settings.prompt_cache_bytes != 0
     return Projection(0, BYTES_A_TOKEN, (), most_room, settings.prefill_step_size, Activations(), 0, keeps)
 
 

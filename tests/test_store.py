@@ -14,8 +14,19 @@ from motet.channels import persister
 from motet.channels.admission import Trimmed
 from motet.channels.device import Forget, Shutdown, Snapshot
 from motet.channels.gauges import StoreGauges
+from motet.channels.namespace import UNNAMED, Namespace
 from motet.channels.prefill import Lease
-from motet.channels.store import Closing, Loaded, Put, ReleaseLease, Take, ToStore, Trim
+from motet.channels.store import (
+    Closing,
+    Found,
+    Loaded,
+    Persisted,
+    Put,
+    ReleaseLease,
+    Take,
+    ToStore,
+    Trim,
+)
 
 Tokens = tuple[int, ...]
 
@@ -40,13 +51,34 @@ class Shelf:
         for message in messages:
             self.store.hear(message)
 
-    def put(self, handle: int, tokens: Tokens, nbytes: int = 10, trimmable: bool = True) -> None:
-        self.hear(Put(tokens, Snapshot(handle, len(tokens), nbytes, trimmable)))
+    def put(
+        self,
+        handle: int,
+        tokens: Tokens,
+        nbytes: int = 10,
+        trimmable: bool = True,
+        namespace: Namespace = UNNAMED,
+    ) -> None:
+        self.hear(Put(tokens, Snapshot(handle, len(tokens), nbytes, trimmable, namespace)))
 
-    def taken(self, prompt: Tokens, edge: int = 1, row: int = 99) -> tuple[int | None, int]:
-        """The handle and the length that a row gets; the lease is given back."""
+    @property
+    def loads(self) -> list[persister.Load]:
+        return [message for message in self.persister if isinstance(message, persister.Load)]
+
+    @property
+    def persists(self) -> list[int]:
+        return [message.handle for message in self.persister if isinstance(message, persister.Persist)]
+
+    def taken(
+        self, prompt: Tokens, edge: int = 1, row: int = 99, namespace: Namespace = UNNAMED
+    ) -> tuple[int | None, int]:
+        """The handle and the length that a row gets of what is in memory; the lease is given back."""
         self.prefill.clear()
-        self.hear(Take(row, prompt, edge), Loaded(row, None), ReleaseLease(row))
+        asked = len(self.loads)
+        self.hear(Take(row, prompt, edge, namespace))
+        if len(self.loads) > asked:
+            self.hear(Loaded(row, None))
+        self.hear(ReleaseLease(row))
         (lease,) = self.prefill
         assert isinstance(lease, Lease) and lease.row == row
         return lease.snapshot, lease.length
@@ -63,7 +95,7 @@ def test_a_miss_asks_the_persister_before_it_is_told() -> None:
     shelf = Shelf()
     shelf.put(1, (8, 8))
     shelf.hear(Take(7, (1, 2, 3)))
-    assert shelf.persister == [persister.Load(7, (1, 2, 3), beyond=0)] and shelf.prefill == []
+    assert shelf.loads == [persister.Load(7, (1, 2), beyond=0)] and shelf.prefill == []
     shelf.hear(Loaded(7, None))
     assert shelf.prefill == [Lease(7, None, 0)]
     assert (shelf.gauges.misses, shelf.gauges.hits) == (1, 0)
@@ -73,7 +105,7 @@ def test_a_hit_is_told_at_once_and_asks_nobody() -> None:
     shelf = Shelf()
     shelf.put(4, (1, 2, 3))
     shelf.hear(Take(7, (1, 2, 3, 4)))
-    assert shelf.prefill == [Lease(7, 4, 3)] and shelf.persister == []
+    assert shelf.prefill == [Lease(7, 4, 3)] and shelf.loads == []
     assert (shelf.gauges.hits, shelf.gauges.hit_tokens, shelf.gauges.misses) == (1, 3, 0)
 
 
@@ -202,7 +234,7 @@ def test_a_longer_entry_that_can_be_cut_replaces_its_prefixes_unless_leased() ->
     shelf = Shelf()
     shelf.put(1, (1,))
     shelf.put(2, (1, 2))  # replaces 1
-    shelf.hear(Take(7, (1, 2, 3, 4)))
+    shelf.hear(Take(7, (1, 2, 3)))
     shelf.put(3, (1, 2, 3), trimmable=False)  # serves nobody else's callers
     assert shelf.forgotten == [1]
     shelf.put(4, (1, 2, 3, 4, 5))
@@ -274,6 +306,151 @@ async def test_when_both_writers_have_left_the_device_is_shut_down_and_the_persi
             say.send_nowait(Closing())
             await over.wait()
     assert to_device == [Forget((1,)), Shutdown()] and to_persister == [persister.Closing()]
+
+
+# --- namespaces -------------------------------------------------------------------------------
+
+NAMESPACE = Namespace("model", ("adapter@1",), "plain", ("draft",))
+OTHERS = [
+    Namespace("another", ("adapter@1",), "plain", ("draft",)),
+    Namespace("model", ("adapter@2",), "plain", ("draft",)),
+    Namespace("model", (), "plain", ("draft",)),
+    Namespace("model", ("adapter@1",), "affine8", ("draft",)),
+    Namespace("model", ("adapter@1",), "plain", ()),
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_prefix_serves_only_its_own_namespace(other: Namespace) -> None:
+    """Model, adapters, scheme, companions: each alone keeps two rows apart."""
+    shelf = Shelf()
+    shelf.put(1, (1, 2, 3), namespace=NAMESPACE)
+    assert shelf.taken((1, 2, 3, 4), namespace=other) == (None, 0)
+    assert shelf.loads[-1].namespace == other
+    shelf.put(2, (1, 2, 3), namespace=other)
+    assert shelf.taken((1, 2, 3, 4), namespace=other) == (2, 3)
+    assert shelf.taken((1, 2, 3, 4), namespace=NAMESPACE) == (1, 3)
+    assert shelf.forgotten == [] and Namespace.decoded(other.encoded()) == other
+
+
+# --- what goes first --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trimmable", [True, False])
+def test_a_shared_system_prompt_outlives_the_tails_that_use_it(trimmable: bool) -> None:
+    """Eight rows of 100 tokens more than it, in memory for five of them."""
+    system = tuple(range(1000))
+    shelf = Shelf(ceiling=5600)
+    shelf.put(1, system, 1000, trimmable)
+    for i in range(8):
+        shelf.put(2 + i, system + (2000 + i,) * 100, 1100, trimmable)
+    shelf.put(20, (5,) * 900, 900, trimmable)
+    shelf.hear(Trim(2000))
+    assert shelf.taken((*system, 7))[1] == 1000 and shelf.taken((5,) * 901)[1] == 900
+
+
+def test_what_is_dear_to_read_again_for_its_bytes_outlives_what_is_cheap() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1,) * 50, 40)
+    shelf.put(2, (2,) * 2, 40)
+    shelf.put(3, (3,) * 50, 40)
+    assert shelf.forgotten == [2]
+    shelf.put(4, (4,) * 50, 40)
+    assert shelf.forgotten == [2, 1]
+
+
+def test_age_tells_in_the_end() -> None:
+    """However dear, what nobody asks for any more goes."""
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1,) * 50, 40)
+    for i in range(100):
+        shelf.put(2 + i, (100 + i,) * 5, 40)
+    assert 1 in shelf.forgotten and shelf.forgotten.index(1) > 5
+
+
+def test_nothing_goes_for_what_is_too_large_itself() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 1), 40)
+    shelf.put(2, (2,) * 50, 101)
+    assert shelf.forgotten == [2] and shelf.gauges.bytes == 40
+
+
+# --- with the persister -----------------------------------------------------------------------
+
+
+def test_what_was_put_is_written_one_after_the_other_and_not_if_it_has_gone() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 1), 40)
+    shelf.put(2, (2, 2), 40)
+    assert shelf.persists == [1]
+    shelf.put(3, (3,) * 9, 90)  # 1 and 2 go
+    shelf.hear(Persisted(1, stored=False))
+    assert shelf.persists == [1, 3]
+    shelf.hear(Closing(), Closing())
+    assert not shelf.store.over
+    shelf.hear(Persisted(3, stored=True))
+    assert shelf.store.over
+
+
+def test_what_memory_lacks_is_asked_for_and_restored_and_not_written_again() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 2), 10)
+    shelf.hear(Persisted(1, stored=True), Take(7, (1, 2, 3, 4, 5)))
+    assert shelf.loads == [persister.Load(7, (1, 2, 3, 4), beyond=2)]
+    shelf.hear(Found(7, 50))
+    assert shelf.persister[-1] == persister.Fetch(7) and shelf.prefill == []
+    shelf.hear(Loaded(7, Snapshot(9, 4, 50, trimmable=True), (1, 2, 3, 4)))
+    assert shelf.prefill == [Lease(7, 9, 4)]
+    assert shelf.persists == [1] and shelf.gauges.bytes == 50  # 1 is covered
+    shelf.hear(Trim(0))
+    assert shelf.admission == []  # leased
+    shelf.hear(ReleaseLease(7))
+    assert shelf.admission == [Trimmed()]
+
+
+def test_room_is_made_before_a_file_is_read() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 2), 80)
+    shelf.hear(Take(7, (5, 6, 7)), Found(7, 50))
+    assert shelf.forgotten == [1] and shelf.persister[-1] == persister.Fetch(7)
+    shelf.put(2, (3, 4), 60)  # what is reserved counts
+    assert shelf.forgotten == [1, 2]
+    shelf.hear(Loaded(7, None))
+    shelf.put(3, (3, 4), 60)
+    assert shelf.forgotten == [1, 2] and shelf.prefill == [Lease(7, None, 0)]
+
+
+def test_a_file_for_which_there_is_no_room_is_not_read() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.put(1, (1, 2), 80)
+    shelf.hear(Take(8, (1, 2, 3)), Take(7, (5, 6, 7)), Found(7, 50))
+    assert shelf.persister[-1] == persister.Cancel(7) and shelf.forgotten == []
+    shelf.hear(Loaded(7, None))
+    assert shelf.prefill[-1] == Lease(7, None, 0)
+
+
+def test_asked_to_make_room_the_store_takes_it_from_what_is_being_restored() -> None:
+    shelf = Shelf(ceiling=100)
+    shelf.hear(Take(7, (5, 6, 7)), Found(7, 50), Trim(20))
+    assert shelf.persister[-1] == persister.Cancel(7) and shelf.admission == []
+    shelf.hear(Loaded(7, None))
+    assert shelf.admission == [Trimmed()] and shelf.prefill == [Lease(7, None, 0)]
+
+
+def test_a_row_that_leaves_while_its_prefix_is_read_takes_the_question_back_once() -> None:
+    shelf = Shelf()
+    shelf.hear(Take(7, (5, 6, 7)), Found(7, 50), ReleaseLease(7), ReleaseLease(7))
+    assert [message for message in shelf.persister if message == persister.Cancel(7)] == [persister.Cancel(7)]
+    shelf.hear(Loaded(7, Snapshot(9, 2, 50, trimmable=True), (5, 6)))  # it crossed the Cancel
+    assert shelf.prefill == [] and shelf.taken((5, 6, 1)) == (9, 2)
+
+
+def test_a_row_that_asks_again_is_answered_once_when_its_first_question_has_ended() -> None:
+    shelf = Shelf()
+    shelf.hear(Take(7, (5, 6, 7)), ReleaseLease(7), Take(7, (5, 6, 7)))
+    assert len(shelf.loads) == 1
+    shelf.hear(Loaded(7, None))
+    assert shelf.prefill == [Lease(7, None, 0)]
 
 
 # --- the index --------------------------------------------------------------------------------
