@@ -75,6 +75,7 @@ class Writer:
         self._disk = disk
         self._ceiling = ceiling
         self._work: _Work | None = None
+        self._unsynced = False  # files were removed of which a power cut might bring the names back
 
     def do(self, job: WriterJob) -> WriterResult:
         """One job. What the disk refuses is told."""
@@ -88,7 +89,7 @@ class Writer:
                 case Abort(number):
                     self.abort()
                 case Remove(number, name):
-                    self._disk.remove(name)
+                    self._remove(name)
             return Written(job.job, nbytes=self.usage())
         except OSError as error:
             self.abort()
@@ -118,7 +119,7 @@ class Writer:
                 elif file.name != ".lock":
                     log.warning("not an entry of the prompt cache", file=file.name)
             gone = set(self._make_room(0))
-            self._disk.sync()
+            self._sync()
         return tuple(filed for filed in found if filed.name not in gone), self.usage()
 
     def _looked_at(self, file: FileInfo) -> Filed | None:
@@ -128,7 +129,7 @@ class Writer:
             return None
         except BadFile as error:
             log.warning("prompt cache file removed", file=file.name, reason=str(error))
-            self._disk.remove(file.name)
+            self._remove(file.name)
             return None
 
     def _make_room(self, needed: int) -> list[str]:
@@ -146,10 +147,18 @@ class Writer:
         for file in entries:
             if used + needed <= self._ceiling:
                 break
-            self._disk.remove(file.name)
+            self._remove(file.name)
             used -= file.allocated
             gone.append(file.name)
         return gone
+
+    def _remove(self, name: str) -> None:
+        self._disk.remove(name)
+        self._unsynced = True
+
+    def _sync(self) -> None:
+        self._disk.sync()
+        self._unsynced = False
 
     # --- writing ---
 
@@ -174,9 +183,9 @@ class Writer:
         name = f"{content.hexdigest()}-{secrets.token_hex(8)}.safetensors"
         with self._disk.alone():
             gone = self._make_room(-(-size // BLOCK) * BLOCK)
-            if gone:
-                # Else a power cut could bring them back beside what takes their room.
-                self._disk.sync()
+            if self._unsynced:
+                # Else a power cut could bring back what was removed, beside what takes its room.
+                self._sync()
             file = self._disk.create(name + ".tmp", size)
         self._work = _Work(draft, name, file, head, gone, [])
         self._next_plane(self._work)
@@ -207,11 +216,11 @@ class Writer:
         work.file.write(0, encode(work.draft, work.sums))
         work.file.sync()
         self._disk.rename(work.name + ".tmp", work.name)
-        self._disk.sync()
+        self._sync()
         work.file.close()
         self._work = None
         for name in work.draft.replaces:
-            self._disk.remove(name)
+            self._remove(name)
         gone = (*work.gone, *work.draft.replaces)
         return Written(number, gone, work.name, nbytes=self.usage())
 
@@ -221,8 +230,8 @@ class Writer:
         if work is None:
             return
         try:
-            self._disk.remove(work.name + ".tmp")
-            self._disk.remove(work.name)
+            self._remove(work.name + ".tmp")
+            self._remove(work.name)
             work.file.close()
         except OSError as error:  # what is left is collected by the next scan
             log.warning("temporary file not removed", file=work.name, error=str(error))
