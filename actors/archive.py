@@ -38,8 +38,9 @@ from motet.channels.archive import (
 
 log = structlog.get_logger()
 
-_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.safetensors")
-_TEMPORARY = re.compile(_NAME.pattern + r"\.tmp")
+ENTRY = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}\.safetensors")
+"""An entry's name."""
+_TEMPORARY = re.compile(ENTRY.pattern + r"\.tmp")
 _SLACK = 2 * BLOCK  # the directory itself may grow, and the lock file
 PIECE = 4 << 20
 """Bytes that are read at once."""
@@ -112,7 +113,7 @@ class Writer:
                 if _TEMPORARY.fullmatch(file.name):
                     if self._disk.abandoned(file.name):
                         self._disk.remove(file.name)
-                elif _NAME.fullmatch(file.name):
+                elif ENTRY.fullmatch(file.name):
                     filed = self._looked_at(file)
                     if filed is not None:
                         found.append(filed)
@@ -141,7 +142,7 @@ class Writer:
         files = self._disk.files()
         used = self._disk.own_bytes() + _SLACK + sum(file.allocated for file in files)
         gone: list[str] = []
-        entries = sorted((f for f in files if _NAME.fullmatch(f.name)), key=lambda file: file.used_at)
+        entries = sorted((f for f in files if ENTRY.fullmatch(f.name)), key=lambda file: file.used_at)
         if needed and used - sum(file.allocated for file in entries) + needed > self._ceiling:
             raise Lacking
         for file in entries:
@@ -270,11 +271,18 @@ def _exactly(descriptor: int, count: int, offset: int) -> bytes:
 
 
 class Reader:
-    """Reads one file at a time, by pieces, comparing checksums."""
+    """Reads one file at a time, by pieces, comparing checksums.
 
-    def __init__(self, disk: Disk, piece: int = PIECE) -> None:
+    Args:
+        disk: the directory.
+        piece: bytes at once.
+        touch: whether to be read is to be used.
+    """
+
+    def __init__(self, disk: Disk, piece: int = PIECE, *, touch: bool = True) -> None:
         self._disk = disk
         self._piece = piece
+        self._touch = touch
         self._descriptor: int | None = None
         self._header: Header
         self._plane, self._left, self._at = 0, 0, 0  # the plane, what it lacks, where in the file
@@ -302,7 +310,8 @@ class Reader:
         header = _read_header(self._descriptor, file.name)
         if header.filed != file:
             raise BadFile("another than it was")
-        self._disk.touch(file.name)
+        if self._touch:
+            self._disk.touch(file.name)
         planes = header.filed.manifest.planes
         self._header, self._digest = header, checksum()
         self._plane, self._left, self._at = 0, planes[0].nbytes if planes else 0, header.data_start

@@ -69,9 +69,10 @@ class Disk(Protocol):
 class LocalDisk:
     """A directory of the machine."""
 
-    def __init__(self, directory: pathlib.Path) -> None:
+    def __init__(self, directory: pathlib.Path, *, make: bool = True) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)  # prompts are in it
+        if make:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)  # prompts are in it
 
     def files(self) -> list[FileInfo]:
         found = []

@@ -1,16 +1,19 @@
-"""The command line: ``motet serve`` and ``motet default-model``."""
+"""The command line: ``motet serve``, ``motet cache`` and ``motet default-model``."""
 
 import argparse
 import ctypes
 import os
+import pathlib
 import re
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 import trio
 
 from motet import __version__, logs
+from motet.actors import inspection
 from motet.actors.system import Settings
 
 log = structlog.get_logger()
@@ -42,7 +45,24 @@ def _parser() -> argparse.ArgumentParser:
         "default-model", help="make the default model's directory if need be, and print it"
     )
     default.set_defaults(run=_default_model)
+    _add_cache_commands(commands.add_parser("cache", help="look after a prompt cache's directory"))
     return parser
+
+
+def _add_cache_commands(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, what in (
+        ("ls", _cache_ls, "list its entries, the latest used first"),
+        ("verify", _cache_verify, "read every byte; exit 1 if an entry is damaged"),
+        ("rm", _cache_rm, "remove entries"),
+    ):
+        command = commands.add_parser(name, help=what)
+        command.add_argument("directory", type=pathlib.Path, help="what --prompt-cache-dir was")
+        command.set_defaults(run=run)
+        if name == "rm":
+            which = command.add_mutually_exclusive_group(required=True)
+            which.add_argument("names", nargs="*", default=[], metavar="NAME", help="an entry's file name")
+            which.add_argument("--all", action="store_true", help="all entries")
 
 
 def _add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -89,10 +109,22 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--prompt-cache-bytes",
+        type=_budget,
+        default="auto",
+        metavar="BYTES|auto",
+        help="ceiling of the prompt cache in memory, as 500MB or 2GiB; 0 for none; auto for half the budget",
+    )
+    add(
+        "--prompt-cache-dir",
+        metavar="DIR",
+        help="keep prefixes in this directory beyond the process; without it they are kept in memory only",
+    )
+    add(
+        "--prompt-cache-disk-bytes",
         type=_bytes,
-        default=default.prompt_cache_bytes,
+        default=default.prompt_cache_disk_bytes,
         metavar="BYTES",
-        help="ceiling of the prompt cache in memory, as 500MB or 2GiB; 0 for none",
+        help="ceiling of that directory",
     )
     add(
         "--kv-budget",
@@ -181,6 +213,8 @@ def _serve(options: argparse.Namespace) -> int:
         prefill_step_size=options.prefill_step_size,
         max_decode_stall=options.max_decode_stall / 1000,
         prompt_cache_bytes=options.prompt_cache_bytes,
+        prompt_cache_dir=options.prompt_cache_dir,
+        prompt_cache_disk_bytes=options.prompt_cache_disk_bytes,
         kv_budget=options.kv_budget,
         queue_limit=options.queue_limit,
         queue_timeout=options.queue_timeout or None,
@@ -215,6 +249,36 @@ def _say_if_openblas_is_missing() -> None:
             "matrix products will be slow: install Debian's libopenblas0-pthread and start with "
             "LD_PRELOAD=libopenblas.so.0"
         )
+
+
+def _cache_ls(options: argparse.Namespace) -> int:
+    return _told(lambda: inspection.entries(options.directory))
+
+
+def _cache_verify(options: argparse.Namespace) -> int:
+    return _told(lambda: inspection.verify(options.directory))
+
+
+def _told(look: Callable[[], list[inspection.Inspected]]) -> int:
+    try:
+        found = look()
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for one in found:
+        print(one.line())
+    return int(any(one.fault for one in found))
+
+
+def _cache_rm(options: argparse.Namespace) -> int:
+    try:
+        removed = inspection.remove(options.directory, None if options.all else options.names)
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for name in removed:
+        print(f"removed {name}")
+    return int(not options.all and set(removed) != set(options.names))
 
 
 def _default_model(_: argparse.Namespace) -> int:
