@@ -106,6 +106,11 @@ async def cabinet(directory: pathlib.Path | None, ceiling: int = 1 << 30) -> Asy
         post(say, Closing())
 
 
+def files(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Entries, and what is in work."""
+    return list(directory.glob("*-*"))
+
+
 async def with_long(directory: pathlib.Path) -> None:
     """LONG is in the directory."""
     async with cabinet(directory) as peers:
@@ -154,7 +159,7 @@ async def test_an_entry_that_is_forgotten_while_it_is_exported_leaves_no_file(tm
         assert not await peers.persist(1, draft(LONG))
         peers.gone = False
         assert await peers.persist(1, draft(LONG))
-    assert len(list(tmp_path.glob("*-*"))) == 1
+    assert len(files(tmp_path)) == 1
 
 
 async def test_rows_that_need_one_file_have_it_read_once(tmp_path: pathlib.Path) -> None:
@@ -208,7 +213,7 @@ async def test_a_snapshot_of_a_load_that_was_given_up_is_forgotten(tmp_path: pat
 
 async def test_a_damaged_file_is_a_miss_and_is_removed(tmp_path: pathlib.Path) -> None:
     await with_long(tmp_path)
-    (file,) = tmp_path.glob("*.safetensors")
+    (file,) = files(tmp_path)
     async with cabinet(tmp_path) as peers:
         while peers.gauges.files == 0:
             await trio.sleep(0.001)
@@ -251,7 +256,7 @@ async def test_a_full_disk_turns_writing_off_and_reading_goes_on(
         assert not await peers.persist(2, draft(tuple(range(7000, 8000))))
         assert len(peers.asked(Export)) == exports
         assert (await peers.load(LONG)).snapshot is not None
-    assert len(list(tmp_path.glob("*-*"))) == 1
+    assert len(files(tmp_path)) == 1
 
 
 async def test_without_a_directory_everything_is_a_miss(tmp_path: pathlib.Path) -> None:
@@ -316,9 +321,8 @@ def test_while_rows_run_the_device_gives_a_small_share_of_its_time() -> None:
             asked.append(value)
 
     now = [0.0]
-    state = Writing(
-        Outlet(), Outlet(), lambda _: None, lambda: 1, Catalogue(), PersisterGauges(), lambda: now[0]
-    )
+    catalogue, gauges = Catalogue(), PersisterGauges()
+    state = Writing(Outlet(), Outlet(), lambda _: None, lambda: 1, catalogue, gauges, lambda: now[0])
     asked.clear()
     assert state.owns(1)  # the scan
     one = draft(LONG)

@@ -14,13 +14,14 @@ from motet.channels.manifest import Manifest
 from motet.channels.namespace import Namespace
 from motet.engine.batch import Batch
 from motet.engine.fingerprint import fingerprint
+from motet.engine.layouts.choice import leaves
 from motet.engine.row import Row
 from motet.engine.sampling import SamplingSession
 from motet.engine.state import copyable
 
 NAMESPACE = Namespace("tiny")
 PORTABLE = [f for f in families.FAMILIES if f not in (*families.UNSAFE, "deepseek_v41")]
-KINDS = ["llama", "llama_swa", "qwen3_5", "mamba", "falcon_h1", "deepseek_v32"]
+LARGE = ["llama", "llama_swa", "deepseek_v32", "gemma3n"]
 
 
 def read_in(model: Any, tokens: list[int]) -> list[Any]:
@@ -136,7 +137,7 @@ def test_bytes_that_are_given_up_leave_no_memory_behind() -> None:
     assert mx.get_active_memory() <= before + 1000
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", LARGE)
 def test_a_stored_row_does_not_keep_its_neighbours_memory(family: str) -> None:
     """Extracted from a batch, and copied from a row that goes on: only its own bytes stay."""
     model = families.loader(family)()[0]
@@ -152,7 +153,10 @@ def test_a_stored_row_does_not_keep_its_neighbours_memory(family: str) -> None:
     told = snapshots.store(batch.extract(3), 600)
     del batch
     gc.collect()
-    assert mx.get_active_memory() - before <= 1.05 * told.nbytes + 4096
+    mx.synchronize()
+    planes = len(leaves(model.caches())) * 2
+    # MLX copies nothing where it would spare less than 16 KiB.
+    assert mx.get_active_memory() - before <= told.nbytes + planes * 16384 < 4 * told.nbytes
     snapshots.forget((told.handle,))
 
 
@@ -164,11 +168,8 @@ def test_the_same_model_has_the_same_fingerprint_and_any_other_another() -> None
     load = families.loader("llama")
     same = fingerprint(load()[0])
     assert fingerprint(load()[0]) == same
-    told = {
-        same,
-        fingerprint(families.loader("llama", mx.bfloat16)()[0]),
-        fingerprint(families.loader("qwen3")()[0]),
-    }
+    others = families.loader("llama", mx.bfloat16), families.loader("qwen3")
+    told = {same, *(fingerprint(other()[0]) for other in others)}
     changed = load()[0]
     changed.config["rope_theta"] = 12345.0
     told.add(fingerprint(changed))
@@ -181,8 +182,7 @@ def test_the_same_model_has_the_same_fingerprint_and_any_other_another() -> None
         told.add(fingerprint(one))
     swapped = load()[0]
     layer = swapped.module.model.layers[0].mlp
-    layer.up_proj.weight = mx.concatenate(
-        [layer.up_proj.weight[1:2], layer.up_proj.weight[:1], layer.up_proj.weight[2:]]
-    )
+    weight = layer.up_proj.weight
+    layer.up_proj.weight = mx.concatenate([weight[1:2], weight[:1], weight[2:]])
     told.add(fingerprint(swapped))
     assert len(told) == 8
