@@ -119,17 +119,17 @@ def test_another_format_is_a_miss_and_is_collected(
 # --- the ceiling ------------------------------------------------------------------------------
 
 
-def test_the_directory_never_takes_more_than_its_ceiling(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("ceiling", [2_000_000, pytest.param(50_000_000, marks=pytest.mark.slow)])
+def test_the_directory_never_takes_more_than_its_ceiling(tmp_path: pathlib.Path, ceiling: int) -> None:
     """Ten times as much is written, in pieces, under two namespaces; du is asked after each piece."""
-    ceiling = 5_000_000
     for namespace in (NAMESPACE, Namespace("model", scheme="affine8")):
         writer = archive(tmp_path, ceiling)
         scanned(writer)
         for number in range(100):
-            one = draft((number,) * 16, 16_000, namespace)
+            one = draft((number,) * 16, ceiling // 320, namespace)
             data = content(one)
-            for start in range(0, len(data), 200_000):
-                piece = Write(0, data[start : start + 200_000], one if start == 0 else None)
+            for start in range(0, len(data), ceiling // 25):
+                piece = Write(0, data[start : start + ceiling // 25], one if start == 0 else None)
                 result = writer.do(piece)
                 assert isinstance(result, Written) and not result.refused
                 assert du(tmp_path) <= ceiling
