@@ -37,7 +37,7 @@ _TWO_LAYER: dict[str, Any] = {
     "num_key_value_heads": 1,
     "head_dim": 32,
 }
-_BOTH: dict[str, Any] = {
+BOTH: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": _VOCABULARY,
     "num_attention_heads": 32,
@@ -52,14 +52,14 @@ _BOTH: dict[str, Any] = {
 }
 _SHAPES: dict[str, dict[str, Any]] = {
     "1b": {
-        **_BOTH,
+        **BOTH,
         "hidden_size": 2048,
         "num_hidden_layers": 16,
         "intermediate_size": 8192,
         "head_dim": 64,
     },
     "8b": {
-        **_BOTH,
+        **BOTH,
         "hidden_size": 4096,
         "num_hidden_layers": 32,
         "intermediate_size": 14336,
@@ -80,9 +80,14 @@ def make_two_layer(tokenizer_of: Path, target: Path) -> None:
 
 def make_llama(size: str, target: Path) -> None:
     """A llama of the size "1b" or "8b"."""
+    make(_SHAPES[size], target, mx.bfloat16)
+
+
+def make(config: dict[str, Any], target: Path, dtype: mx.Dtype) -> None:
+    """A llama of this configuration, with a made-up vocabulary."""
     target.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(target)
-    _write(_SHAPES[size], target, mx.bfloat16)
+    _write(config, target, dtype)
 
 
 def _write(config: dict[str, Any], target: Path, dtype: mx.Dtype) -> None:
