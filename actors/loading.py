@@ -46,6 +46,8 @@ class _Current:
     reading: Reading
     number: int
     """The restoration's."""
+    since: float
+    """When it was begun."""
     pieces: deque[Piece] = attrs.Factory(deque)
     """Read, and not yet given to the device."""
     begun: bool = False
@@ -66,7 +68,7 @@ class Loading:
         restoring: notes the number of the restoration under way.
         number: gives a job's number, and a restoration's.
         bad: has a file removed.
-        catalogue, gauges: see the persister.
+        catalogue, gauges, clock: see the persister.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Loading:
         bad: Callable[[str], None],
         catalogue: Catalogue,
         gauges: PersisterGauges,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock = clock
         self._to_device = to_device
         self._to_reader = to_reader
         self._found = found
@@ -159,7 +163,7 @@ class Loading:
     def _advance(self) -> None:
         """Have the thread read on, and the device take in, if they can."""
         if self._current is None and self._job is None and self._queue:
-            self._current = _Current(self._queue.popleft(), self._number())
+            self._current = _Current(self._queue.popleft(), self._number(), self._clock())
             self._restoring(self._current.number)
             self._ask(Open(self._number(), self._current.reading.file))
         current = self._current
@@ -222,6 +226,7 @@ class Loading:
         if result.error is not None:
             self._useless(current.reading, result.error)
         elif result.snapshot is not None:
+            self._gauges.restoring_seconds += self._clock() - current.since
             self._done(current.reading, result.snapshot)
         self._advance()
 

@@ -202,6 +202,7 @@ class Persister:
             self.writing.remove,
             self._catalogue,
             gauges,
+            clock,
         )
 
     def hear(self, message: ToPersister) -> None:

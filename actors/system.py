@@ -288,6 +288,7 @@ def start_actors(
     """Start every actor but the device, which listens behind ``port``; return the callers' side."""
     info = loaded.info
     cache = settings.prompt_cache_bytes
+    keeps = info.selftest.snapshots and cache != 0
     budget = Budget(info.kv_budget, info.kv_budget // 2 if cache is None else cache, info.projection)
     start = nursery.start_soon
     start(
@@ -312,7 +313,7 @@ def start_actors(
             joiners=settings.prompt_concurrency,
             together=info.selftest.apart is None,
             padded=info.selftest.level is None,
-            keeps=info.selftest.snapshots and cache != 0,
+            keeps=keeps,
             cuts=info.selftest.cuts,
             namespace=info.namespace,
         ),
@@ -343,7 +344,7 @@ def start_actors(
         boxes.persister,
         boxes.to_persister,
         persisting.Outlets(boxes.to_store, port),
-        pathlib.Path(directory) if directory is not None and info.selftest.snapshots else None,
+        pathlib.Path(directory) if directory is not None and keeps else None,
         settings.prompt_cache_disk_bytes,
         gauges.persister,
         name="persister",

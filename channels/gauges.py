@@ -62,6 +62,8 @@ class PersisterGauges:
     """Files that were written and flushed."""
     restored: int = 0
     restored_tokens: int = 0
+    restoring_seconds: float = 0.0
+    """From the opening of a file to its snapshot, in total."""
     bad_files: int = 0
     restarts: int = 0
 

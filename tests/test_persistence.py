@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import pathlib
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 import trio
 
 import families
+import killed_engine
 import motet
 from archives import content, draft, du, read, scanned
 from killed_writer import write_until_killed
@@ -134,6 +137,22 @@ async def test_a_restoration_that_is_not_waited_for_hurts_nobody(tmp_path: pathl
             assert set(range(0, 8, 2)) <= set(texts)
             await engine.drain(30)
             assert engine.death is None
+
+
+async def test_rows_that_leave_early_publish_what_was_computed(tmp_path: pathlib.Path) -> None:
+    """While they decode, and while their prompt is read."""
+    whole, long = PROMPTS[0], families.prompts((2000,), seed=9)[0]
+    async with open_system(families.loader(FULL), Settings(prompt_cache_dir=tmp_path)) as engine:
+        async with engine.generate(whole, max_tokens=2000) as stream:
+            async for _ in stream:
+                break
+        async with engine.generate(long, max_tokens=4):
+            while engine.statistics()["device"]["chunks"] < 3:
+                await trio.sleep(0.001)
+        await engine.drain(30)
+    again = await told(FULL, [whole, long], tmp_path)
+    assert again.disk["restored"] == 2
+    assert again.computed < 0.9 * (len(whole) + len(long))
 
 
 # --- damage -----------------------------------------------------------------------------------
@@ -276,6 +295,33 @@ def test_a_writer_that_is_killed_200_times_loses_nothing_that_it_told(tmp_path: 
         names: list[str] = []
         for seed in range(100):
             names = killed(tmp_path / str(ceiling), ceiling, seed, names)
+
+
+def run_and_kill(command: list[str], seconds: float) -> None:
+    """Kill a process so long after its first line."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as engine:
+        assert engine.stdout is not None and engine.stdout.readline() == b"ended\n"
+        time.sleep(seconds)
+        engine.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+async def test_after_an_engine_is_killed_warm_texts_are_the_cold_ones(tmp_path: pathlib.Path) -> None:
+    """Twelve times, at random moments while it reads, writes and restores."""
+    draw = random.Random(4)
+    script = str(pathlib.Path(__file__).with_name("killed_engine.py"))
+    restored = 0
+    for seed in range(12):
+        run_and_kill([sys.executable, script, str(tmp_path), str(seed)], draw.uniform(0, 1.5))
+        assert du(tmp_path) <= killed_engine.CEILING
+        prompts = [killed_engine.prompt(draw) for _ in range(6)]
+        cold = await told(FULL, prompts, None, prompt_cache_bytes=0)
+        warm = await told(FULL, prompts, tmp_path, prompt_cache_disk_bytes=killed_engine.CEILING)
+        assert warm.texts == cold.texts and warm.disk["bad_files"] == 0
+        assert du(tmp_path) <= killed_engine.CEILING
+        restored += warm.disk["restored"]
+    assert restored > 12
 
 
 # --- the command line -------------------------------------------------------------------------
