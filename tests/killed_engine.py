@@ -10,6 +10,7 @@ import trio
 
 import families
 import motet
+from motet import logs
 from motet.actors.system import Settings, open_system
 
 CEILING = 3_000_000
@@ -36,4 +37,5 @@ async def main(directory: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
+    logs.configure("ERROR")  # to standard error
     trio.run(main, sys.argv[1], int(sys.argv[2]))
