@@ -98,7 +98,7 @@ async def restarted(model: str, options: argparse.Namespace) -> None:
                 disk.append(max(await firsts(engine, groups[2])))
                 reading.append(engine.gauges.persister.restoring_seconds)
                 tails = sum(len(prompt) - len(system) for prompt in groups[2])
-                computed = computed and engine.statistics()["tokens"]["prompt"] == tails
+                computed = computed and engine.statistics()["tokens"]["prompt"] <= tails
     upstream = await warm_upstream(model, options)
     median = statistics.median
     ratios = [b / (a + read) for a, b, read in zip(memory, disk, reading, strict=True)]
