@@ -3,13 +3,29 @@
 import os
 import pathlib
 import random
+from multiprocessing.reduction import DupFd
+from typing import Any
 
 from archives import draft, write
 from motet.actors.archive import Writer
 from motet.actors.disk import LocalDisk
 
 
-def write_until_killed(directory: str, ceiling: int, seed: int, told: int) -> None:
+class Passed:
+    """A descriptor that goes to a child process, which gets its number."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> Any:
+        return _received, (DupFd(self.descriptor),)  # type: ignore[no-untyped-call]
+
+
+def _received(duplicate: Any) -> int:
+    return int(duplicate.detach())
+
+
+def write_until_killed(directory: str, ceiling: int, seed: int, told: Any) -> None:
     """Write entries without end, a line into ``told`` for each when it is there for good."""
     draw = random.Random(seed)
     writer = Writer(LocalDisk(pathlib.Path(directory)), ceiling)

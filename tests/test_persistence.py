@@ -19,7 +19,7 @@ import families
 import killed_engine
 import motet
 from archives import content, draft, du, read, scanned
-from killed_writer import write_until_killed
+from killed_writer import Passed, write_until_killed
 from motet.actors import inspection
 from motet.actors.archive import Writer
 from motet.actors.disk import LocalDisk
@@ -224,7 +224,9 @@ def writing(directory: pathlib.Path, ceiling: int, seed: int) -> Iterator[tuple[
     reading, told = os.pipe()
     with open(told, "wb") as end:
         os.set_inheritable(told, True)
-        process = context.Process(target=_child, args=(str(directory), ceiling, seed, _Passed(told)))
+        process = context.Process(
+            target=write_until_killed, args=(str(directory), ceiling, seed, Passed(told))
+        )
         process.start()
         end.close()
     try:
@@ -233,26 +235,6 @@ def writing(directory: pathlib.Path, ceiling: int, seed: int) -> Iterator[tuple[
         process.kill()
         process.join()
         os.close(reading)
-
-
-class _Passed:
-    """A descriptor that goes to the child."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __reduce__(self) -> Any:
-        from multiprocessing.reduction import DupFd
-
-        return _received, (DupFd(self.descriptor),)
-
-
-def _received(dup: Any) -> int:
-    return int(dup.detach())
-
-
-def _child(directory: str, ceiling: int, seed: int, told: int) -> None:
-    write_until_killed(directory, ceiling, seed, told)
 
 
 def killed(directory: pathlib.Path, ceiling: int, seed: int, before: list[str]) -> list[str]:
