@@ -43,8 +43,18 @@ endif
 test: setup lint
 	$(BIN)/python -m pytest
 
+# Other people's clients, in an environment of their own: their versions exclude ours.
+.PHONY: clients
+clients: .venv-clients/.ready
+
+.venv-clients/.ready: pyproject.toml constraints-clients.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --disable-pip-version-check "$$(grep '^pip==' constraints.txt)"
+	.venv-clients/bin/pip install --quiet --constraint constraints-clients.txt --group clients
+	touch $@
+
 # Also the gates that take long.
-test-all: setup lint
+test-all: setup lint clients
 	$(BIN)/python -m pytest -m ""
 
 # Every family's batch against mlx-lm's own, as a table; then all other families that mlx-lm has.
@@ -63,4 +73,4 @@ bench: setup
 	$(PRELOAD) $(BIN)/python benchmarks/overhead.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis

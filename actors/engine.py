@@ -181,7 +181,7 @@ class Engine:
                 for index, (request, work) in enumerate(opening):
                     output = partial(self._output, request, work.prompt)
                     rows.opened(index, self._open(work, index, output, to_caller.clone()))
-            stream = Stream(events, len(opening), rows, lambda: self.death)
+            stream = Stream(events, [len(work.prompt) for _, work in opening], rows, lambda: self.death)
             await stream.accepted()
             yield stream
 
@@ -224,6 +224,22 @@ class Engine:
             post(self._ends.admission, admission.Withdraw(work.row))
 
         return withdraw
+
+    async def tokenize(self, request: Request) -> tuple[int, ...]:
+        """The tokens that the model would read.
+
+        Raises:
+            InvalidRequest: the prompt cannot be read, or is longer than the context.
+        """
+        return (await self._tokens(request)).tokens
+
+    async def detokenize(self, tokens: Sequence[int], param: str) -> str:
+        """The text of token ids, with that of special tokens.
+
+        Raises:
+            InvalidRequest: one is outside the vocabulary.
+        """
+        return await trio.to_thread.run_sync(self._intake.text, tokens, param, limiter=self._tokenizing)
 
     async def _tokens(self, request: Request) -> Tokens:
         if _short_ids(request.prompt):

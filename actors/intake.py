@@ -252,6 +252,14 @@ class Intake:
             found = set() if self.cuts else {len(tokens) - 1}
         return tuple(sorted(length for length in found if 0 < length < len(tokens)))
 
+    def text(self, tokens: Sequence[int], param: str) -> str:
+        """The text of token ids, with that of special tokens.
+
+        Raises:
+            InvalidRequest: one is outside the vocabulary.
+        """
+        return str(self.tokenizer.decode(self._checked_ids(tokens, param)))
+
     def _checked_ids(self, ids: Any, param: str) -> list[int]:
         for token in ids:
             if not isinstance(token, int) or isinstance(token, bool):

@@ -1,7 +1,7 @@
 """A caller's side of its rows: their events as they come, and their withdrawal."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -38,8 +38,10 @@ class Rows:
         self._open[index] = withdraw
 
     def withdraw(self, index: int) -> None:
-        """Let one row go."""
-        self._open.pop(index)()
+        """Let one row go, if that has not been done."""
+        withdraw = self._open.pop(index, None)
+        if withdraw is not None:
+            withdraw()
 
     def withdraw_all(self) -> None:
         """Let the rest go."""
@@ -53,12 +55,16 @@ class Stream:
     def __init__(
         self,
         events: trio.MemoryReceiveChannel[caller.ToCaller],
-        count: int,
+        prompt_tokens: Sequence[int],
         rows: Rows,
         death: Callable[[], BaseException | None],
     ) -> None:
         self._events = events
-        self._open = count
+        self._open = len(prompt_tokens)
+        self._unfinished = set(range(self._open))
+        self._cancelled = False
+        self.prompt_tokens = prompt_tokens
+        """Tokens of each row's prompt."""
         self._rows = rows
         self._death = death
         self._early: deque[caller.ToCaller] = deque()
@@ -104,10 +110,19 @@ class Stream:
             events.append(self._counted(event))
         return events
 
+    def cancel(self) -> None:
+        """End the rows that still run: each fails with 'request_cancelled'. Any task may do it.
+
+        What was generated until then can still be read before that.
+        """
+        self._cancelled = True
+        self._rows.withdraw_all()
+
     def _counted(self, event: caller.ToCaller) -> Event:
         assert not isinstance(event, caller.Accepted | caller.Rejected)
         if isinstance(event, caller.Finished | caller.Failed):
             self._open -= 1
+            self._unfinished.remove(event.index)
             self._rows.withdraw(event.index)
         return event
 
@@ -115,4 +130,6 @@ class Stream:
         try:
             return await self._events.receive()
         except trio.EndOfChannel:
+            if self._cancelled:
+                return caller.Failed(min(self._unfinished), "request_cancelled", "the request was cancelled")
             raise EngineDied("the engine has ended") from self._death()

@@ -1,144 +1,158 @@
-"""The routes. A client of the engine and nothing else: whatever it can do, a library user can do."""
+"""The application: its routes, its guards, and its errors. A client of the engine and nothing else."""
 
-import time
-from typing import Any, cast
-
-import trio
-from quart import Quart, Response, jsonify, request
+from quart import Quart, Response, g, jsonify, request
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
-from motet import Engine, Failed, InvalidRequest, NotTaken, Request, Stream
+from motet import Engine, InvalidRequest, NotTaken
+from motet.http.access import Access
 from motet.http.chat_request import ChatRequest
 from motet.http.completions import CHAT, TEXT, Answer, Kind
-from motet.http.connection import LEASES, Exchange
-from motet.http.errors import HTTPError, as_http_error, respond, row_error
-from motet.http.schema import B, parse
+from motet.http.connection import Exchange
+from motet.http.errors import HTTPError, as_http_error, respond
+from motet.http.front import Front, client, request_id, streamed
+from motet.http.messages_routes import add_messages
+from motet.http.responses_routes import add_responses
+from motet.http.responses_store import ResponsesStore
+from motet.http.service_routes import add_services
 from motet.http.streaming import Events
 from motet.http.text_request import TextRequest
+from motet.http.whole import read_to_end
 
 BODY_LIMIT = 32 << 20
 """Bytes of a request's body at most."""
 
-_PARSE_APART = 1 << 16  # bytes from which a body is parsed in a worker thread
+RESPONSES_BYTES = 64 << 20
+"""Bytes of held responses at most, unless it is said otherwise."""
+
+_READ_ANYWAY = 1 << 20  # bytes of a refused body that are read, so that its connection stays open
+
+_OPEN = frozenset({"/health"})  # paths that need no key
 
 
-def make_app(engine: Engine, model: str) -> Quart:
+def make_app(
+    engine: Engine,
+    model: str,
+    access: Access | None = None,
+    *,
+    responses_bytes: int = RESPONSES_BYTES,
+    strip_billing: bool = False,
+    images: bool = False,
+) -> Quart:
     """The application.
 
     Args:
         engine: what it serves.
         model: the id that requests name and answers carry.
+        access: who may ask; everyone if absent.
+        responses_bytes: ceiling of the responses that are held for later ones to go on from.
+        strip_billing: take the line that changes with every request off Anthropic clients' system prompts.
+        images: put a note in the place of images rather than refuse them.
     """
     app = QuartTrio("motet")
     app.asgi_http_class = Exchange
     app.config["RESPONSE_TIMEOUT"] = None  # streams last as long as they last
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
-    started = int(time.time())
+    app.url_map.merge_slashes = False  # an odd path is a 404, and no redirect
+    front = Front(engine, model, images)
+    store = ResponsesStore(responses_bytes)
+    _guard(app, access or Access())
+    _say_errors(app)
 
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
-        return await _complete(engine, model, CHAT, ChatRequest)
+        return await _complete(front, CHAT, ChatRequest)
 
     @app.post("/v1/completions")
     async def completions() -> Response:
-        return await _complete(engine, model, TEXT, TextRequest)
+        return await _complete(front, TEXT, TextRequest)
 
-    @app.get("/v1/models")
-    async def models() -> Response:
-        one = {"id": model, "object": "model", "created": started, "owned_by": "motet"}
-        if engine.info.facts.context is not None:
-            one["max_model_len"] = engine.info.facts.context
-        return jsonify({"object": "list", "data": [one]})
+    add_messages(app, front, strip_billing=strip_billing)
+    add_responses(app, front, store)
+    add_services(app, front, store)
+    return app
 
-    @app.get("/health")
-    async def health() -> tuple[Response, int]:
-        state = engine.health
-        return jsonify({"status": state}), 200 if state == "ok" else 503
 
-    @app.get("/stats")
-    async def stats() -> Response:
-        return jsonify(engine.statistics())
+async def _complete(front: Front, kind: Kind, form: type[ChatRequest | TextRequest]) -> Response:
+    asked = await front.body(form)
+    front.check_model(asked.model)
+    requests, n = asked.requests(client()), asked.n or 1
+    answer = Answer(kind, front.model, len(requests), n, asked.include_usage)
+    stream = await front.open(requests, answer.id)
+    if asked.stream:
+        return streamed(Events(stream, answer))
+    await read_to_end(stream, answer)
+    return jsonify(answer.whole())
+
+
+def _guard(app: Quart, access: Access) -> None:
+    @app.before_request
+    async def check() -> Response | None:
+        access.check_host(request.headers.get("Host", ""))
+        origin = access.allowed_origin(request.headers.get("Origin"))
+        if request.method == "OPTIONS" and origin and "Access-Control-Request-Method" in request.headers:
+            return Response("", 204)
+        if request.path not in _OPEN:
+            g.key = access.check_key(request.headers)
+        g.request_id = request_id(request.headers)
+        return None
+
+    @app.after_request
+    async def note(response: Response) -> Response:
+        if name := g.get("request_id"):
+            response.headers["X-Request-Id"] = name
+        if origin := access.allowed_origin(request.headers.get("Origin")):
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Access-Control-Expose-Headers"] = "X-Request-Id, Retry-After"
+            response.headers["Vary"] = "Origin"
+            if request.method == "OPTIONS":
+                response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE, OPTIONS"
+                wanted = request.headers.get("Access-Control-Request-Headers", "")
+                response.headers["Access-Control-Allow-Headers"] = wanted
+                response.headers["Access-Control-Max-Age"] = "600"
+        return response
+
+
+def _say_errors(app: Quart) -> None:
+    def said(error: HTTPError) -> Response:
+        return respond(error, anthropic=request.path.startswith("/v1/messages"))
 
     @app.errorhandler(HTTPError)
     @app.errorhandler(InvalidRequest)
     @app.errorhandler(NotTaken)
     async def refused(error: Exception) -> Response:
-        return respond(as_http_error(error))
+        await _read_rest()
+        return said(as_http_error(error))
 
     @app.errorhandler(RequestEntityTooLarge)
     async def too_large(_: Exception) -> Response:
         message = f"the body is larger than {BODY_LIMIT} bytes"
-        return respond(HTTPError(413, message, param="body", code="request_too_large"))
+        return said(HTTPError(413, message, param="body", code="request_too_large"))
+
+    @app.errorhandler(NotFound)
+    async def not_found(_: Exception) -> Response:
+        await _read_rest()
+        message = f"there is no route {request.path[:100]}"
+        return said(HTTPError(404, message, param="path", code="unknown_route"))
+
+    @app.errorhandler(MethodNotAllowed)
+    async def wrong_method(error: MethodNotAllowed) -> Response:
+        await _read_rest()
+        methods = ", ".join(sorted(error.valid_methods or ()))
+        message = f"{request.path[:100]} takes {methods}, not {request.method[:20]}"
+        response = said(HTTPError(405, message, param="method", code="method_not_allowed"))
+        response.headers["Allow"] = methods
+        return response
 
     @app.errorhandler(HTTPException)
     async def other(error: HTTPException) -> Response:
-        return respond(HTTPError(error.code or 500, error.description or error.name))
-
-    return app
+        return said(HTTPError(error.code or 500, error.description or error.name, param="body"))
 
 
-async def _complete(
-    engine: Engine, model: str, kind: Kind, form: type[ChatRequest | TextRequest]
-) -> Response:
-    if engine.health == "draining":  # before the body is even parsed
-        raise NotTaken("draining")
-    asked = await _body(form)
-    _check_model(asked.model, model)
-    requests, n = asked.requests(_client()), asked.n or 1
-    stream = await _open(engine, requests)
-    answer = Answer(kind, model, len(requests), n, asked.include_usage)
-    if not asked.stream:
-        return jsonify(await _whole(stream, answer))
-    response = Response(Events(stream, answer), mimetype="text/event-stream")
-    response.headers["Cache-Control"] = "no-cache"
-    response.headers["X-Accel-Buffering"] = "no"
-    response.timeout = None
-    return response
+async def _read_rest() -> None:
+    """Read the body of a request that is refused without it.
 
-
-async def _body(form: type[B]) -> B:
-    """The request's body, parsed."""
-    data = await request.get_data()
-    assert isinstance(data, bytes)
-    if len(data) < _PARSE_APART:
-        return parse(form, data)
-    return await trio.to_thread.run_sync(parse, form, data)
-
-
-def _client() -> str:
-    """Whose the request is: admission is fair between clients."""
-    named: str | None = request.headers.get("X-Client-Id")
-    return named or request.remote_addr or ""
-
-
-def _check_model(asked: str, model: str) -> None:
-    """The id itself or its last part; 'default_model' is what mlx_lm.server calls its own."""
-    if asked not in {"default_model", model, model.rstrip("/").rpartition("/")[2]}:
-        raise HTTPError(
-            404,
-            f"the model '{asked}' does not exist: this server has '{model}'",
-            param="model",
-            code="model_not_found",
-        )
-
-
-async def _open(engine: Engine, requests: list[Request]) -> Stream:
-    """The rows' stream; it ends with this HTTP request, however that ends."""
-    leases = cast(dict[str, Any], request.scope)[LEASES]
-    try:
-        stream: Stream = await leases.enter_async_context(engine.open_rows(requests))
-    except Exception as error:
-        raise as_http_error(error) from error
-    return stream
-
-
-async def _whole(stream: Stream, answer: Answer) -> dict[str, Any]:
-    try:
-        async for event in stream:
-            if isinstance(event, Failed):
-                raise row_error(event.code, event.message)
-            answer.event(event)
-    except Exception as error:
-        raise as_http_error(error) from error
-    return answer.whole()
+    hypercorn closes the connection else, under the hands of a client that sends its next request on it.
+    """
+    if (request.content_length or 0) <= _READ_ANYWAY:
+        await request.get_data()

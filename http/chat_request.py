@@ -3,6 +3,7 @@
 https://platform.openai.com/docs/api-reference/chat/create
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
@@ -10,19 +11,22 @@ from pydantic import Field, JsonValue
 
 from motet import InvalidRequest, Request, grammar
 from motet.http.generation import Generation, Metadata, NonEmpty, TokenCount, refuse_unsupported
-from motet.http.schema import Body
+from motet.http.schema import UNSEEN, Body, Image
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 Object = dict[str, JsonValue]
 
 
 class TextPart(Body):
-    """A part of a message: this server reads text only."""
-
     type: Literal["text", "input_text"]
     text: str
     cache_control: Object | None = None
     """Without effect: every prefix is kept."""
+
+
+class ImagePart(Image):
+    type: Literal["image_url"]
+    image_url: Object
 
 
 class RefusalPart(Body):
@@ -30,8 +34,9 @@ class RefusalPart(Body):
     refusal: str
 
 
-Texts = Annotated[list[TextPart], Field(fail_fast=True, min_length=1)]
-Content = str | Texts
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+ReplyPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Content = str | Annotated[list[Part], Field(fail_fast=True, min_length=1)]
 
 
 class SystemMessage(Body):
@@ -62,7 +67,7 @@ class MessageToolCall(Body):
 
 class AssistantMessage(Body):
     role: Literal["assistant"]
-    content: str | Annotated[list[TextPart | RefusalPart], Field(fail_fast=True, min_length=1)] | None = None
+    content: str | Annotated[list[ReplyPart], Field(fail_fast=True, min_length=1)] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: Annotated[list[MessageToolCall], Len(0, 128)] | None = None
@@ -220,7 +225,7 @@ class ChatRequest(Generation):
 
     def _choice(self) -> dict[str, Any]:
         """The tools that the model is told of, and whether they must be called."""
-        offered = tuple(_tool(tool) for tool in self.tools or ())
+        offered = tuple(told_tool(tool) for tool in self.tools or ())
         match self.tool_choice:
             case None | "auto":
                 return {"tools": offered}
@@ -277,7 +282,7 @@ def _assistant(message: AssistantMessage) -> dict[str, Any]:
     return said
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def told_tool(tool: Tool) -> dict[str, Any]:
     """A tool as a chat template reads it: without what is not for the model."""
     function = tool.function
     said: dict[str, Any] = {"name": function.name}
@@ -291,7 +296,17 @@ def _named(name: str | None) -> dict[str, str]:
     return {} if name is None else {"name": name}
 
 
-def _text(content: str | list[TextPart] | list[TextPart | RefusalPart] | None) -> str:
+def _text(content: str | Sequence[TextPart | ImagePart | RefusalPart] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part.text if isinstance(part, TextPart) else part.refusal for part in content)
+    return "".join(map(_part, content))
+
+
+def _part(part: TextPart | ImagePart | RefusalPart) -> str:
+    match part:
+        case TextPart():
+            return part.text
+        case ImagePart():
+            return UNSEEN
+        case RefusalPart():
+            return part.refusal

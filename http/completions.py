@@ -66,7 +66,12 @@ class _Told:
     def _message(self) -> dict[str, Any]:
         text = "".join(self._text)
         content = None if self._calls and not text else text
-        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": content,
+            "refusal": None,
+            "annotations": [],
+        }
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
         if self._calls:
@@ -93,7 +98,7 @@ class Answer:
         self._rows = prompts * n
         self._n = n
         self._include_usage = include_usage
-        self._id = kind.prefix + secrets.token_hex(12)
+        self.id = kind.prefix + secrets.token_hex(12)
         self._created = int(time.time())
         self._model = model
         self._told = [_Told(chat=kind.chat) for _ in range(self._rows)]
@@ -104,7 +109,7 @@ class Answer:
         """The object of a response that is not streamed: what its events have told."""
         ends = [row.end for row in self._told if row.end is not None]
         return {
-            "id": self._id,
+            "id": self.id,
             "object": self._kind.object,
             "created": self._created,
             "model": self._model,
@@ -147,7 +152,7 @@ class Answer:
     @property
     def _head(self) -> str:
         return (
-            f'data: {{"id":"{self._id}","object":"{self._kind.chunk}","created":{self._created},'
+            f'data: {{"id":"{self.id}","object":"{self._kind.chunk}","created":{self._created},'
             f'"model":{_compact(self._model)},"choices":'
         )
 

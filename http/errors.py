@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in the shapes of OpenAI's and Anthropic's APIs."""
 
 from typing import Any
 
@@ -7,6 +7,9 @@ from quart import Response, jsonify
 from motet import EngineDied, InvalidRequest, NotTaken
 
 _RETRY_AFTER = 1  # seconds
+
+CANCELLED = 499
+"""nginx's status for a request that was given up; clients do not try it again, as they would a 409."""
 
 
 class HTTPError(Exception):
@@ -23,12 +26,38 @@ class HTTPError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = error_body(message, kind, param, code)
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+
+    @property
+    def openai(self) -> dict[str, Any]:
+        """The error object that OpenAI's clients read."""
+        said = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": said}
+
+    @property
+    def anthropic(self) -> dict[str, Any]:
+        """The error object that Anthropic's clients read; ``param`` and ``code`` are ours."""
+        kind = anthropic_kind(self.status)
+        said = {"type": kind, "message": self.message, "param": self.param, "code": self.code}
+        return {"type": "error", "error": said}
 
 
-def error_body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    """The error object that OpenAI's clients read."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_kind(status: int) -> str:
+    """Anthropic's name for what a status says."""
+    return _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
 
 
 def as_http_error(error: Exception) -> HTTPError:
@@ -60,13 +89,19 @@ def as_http_error(error: Exception) -> HTTPError:
 
 def row_error(code: str, message: str) -> HTTPError:
     """The answer for a row that failed before anything of it was sent."""
-    status = 503 if code in {"server_draining", "server_shutdown", "queue_timeout"} else 500
-    return HTTPError(status, message, kind="server_error", code=code)
+    return HTTPError(row_status(code), message, kind="server_error", code=code)
 
 
-def respond(error: HTTPError) -> Response:
+def row_status(code: str) -> int:
+    """The status that says how a row failed."""
+    if code == "request_cancelled":
+        return CANCELLED
+    return 503 if code in {"server_draining", "server_shutdown", "queue_timeout"} else 500
+
+
+def respond(error: HTTPError, *, anthropic: bool = False) -> Response:
     """The error as a response; with Retry-After where trying again makes sense."""
-    response = jsonify(error.body)
+    response = jsonify(error.anthropic if anthropic else error.openai)
     response.status_code = error.status
     if error.status in {429, 503}:
         response.headers["Retry-After"] = str(_RETRY_AFTER)

@@ -5,9 +5,9 @@ A model is what /openapi.json shows of a body, too, its docstrings with it.
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails
 
 from motet import InvalidRequest
@@ -28,14 +28,34 @@ class Body(BaseModel):
     )
 
 
-def parse(model: type[B], body: bytes) -> B:
+UNSEEN = "[an image, which this model cannot see]"
+"""What the model reads in an image's place."""
+
+
+class Image(Body):
+    """An image. Refused, unless the server is told to put a note in its place: the model reads text only."""
+
+    @model_validator(mode="after")
+    def refuse(self, info: ValidationInfo) -> Self:
+        """Refuse it, unless parse() was told otherwise."""
+        if not (info.context or {}).get("images"):
+            raise ValueError("is an image: this server reads text only")
+        return self
+
+
+def parse(model: type[B], body: bytes, *, images: bool = False) -> B:
     """A request's body, checked.
+
+    Args:
+        model: what it must be like.
+        body: JSON.
+        images: whether images may stand in it.
 
     Raises:
         InvalidRequest: it is not JSON, or a field of it is at fault.
     """
     try:
-        return model.model_validate_json(body)
+        return model.model_validate_json(body, context={"images": images})
     except ValidationError as error:
         raise _refusal(error, body) from None
 
@@ -76,8 +96,10 @@ def _worst(details: Sequence[ErrorDetails], body: Any) -> InvalidRequest:
 
 def _path(detail: ErrorDetails, body: Any) -> Iterator[str | int]:
     """The error's place in the body. pydantic's has the names of union members in it as well."""
-    at = body
-    for step in detail["loc"]:
+    at, steps = body, detail["loc"]
+    if detail["type"] == "value_error":  # an object's; the last step tells which member of a union it is
+        steps = steps[:-1]
+    for step in steps:
         try:
             at = at[step]
         except (KeyError, IndexError, TypeError):

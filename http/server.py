@@ -10,7 +10,8 @@ import trio
 
 from motet import Engine, EngineDied, Settings
 from motet.actors.system import Load, open_system
-from motet.http.app import make_app
+from motet.http.access import Access, hosts_for
+from motet.http.app import RESPONSES_BYTES, make_app
 from motet.http.connection import serve
 
 log = structlog.get_logger()
@@ -26,6 +27,21 @@ class HTTPSettings:
     port: int = 8080
     drain_timeout: float = 30.0
     """Seconds that running streams have to end after the first signal."""
+    api_keys: tuple[str, ...] = ()
+    """One of these is asked for, if there are any."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages of these origins may call; ``*`` for all."""
+    responses_bytes: int = RESPONSES_BYTES
+    """Ceiling of the held responses of /v1/responses."""
+    strip_billing: bool = False
+    """Whether Anthropic clients' billing line is taken off system prompts."""
+    images: bool = False
+    """Whether images in prompts become a note rather than a refusal."""
+
+    @property
+    def access(self) -> Access:
+        """Who may ask."""
+        return Access(self.api_keys, frozenset(self.cors_origins), hosts_for(self.host))
 
 
 class CannotListen(Exception):
@@ -46,7 +62,15 @@ async def run(load: Load, model: str, settings: Settings, http: HTTPSettings) ->
             nursery.start_soon(_drain_on_signal, engine, http.drain_timeout)
             port = listeners[0].socket.getsockname()[1]
             log.info("serving", model=model, url=f"http://{http.host}:{port}")
-            await serve(make_app(engine, model), listeners, engine.over.wait, _FLUSH)
+            app = make_app(
+                engine,
+                model,
+                http.access,
+                responses_bytes=http.responses_bytes,
+                strip_billing=http.strip_billing,
+                images=http.images,
+            )
+            await serve(app, listeners, engine.over.wait, _FLUSH)
             nursery.cancel_scope.cancel()
         if engine.death is not None:
             raise EngineDied("the engine has ended") from engine.death

@@ -4,26 +4,50 @@ A class and not a generator: nothing to close, nothing half-started. It never ra
 headers is an error event, and the stream ends as any other.
 """
 
+import json
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import trio
 from quart.wrappers.response import ResponseBody
 
-from motet import EngineDied, Stream
-from motet.http.completions import Answer, error_event
+from motet import EngineDied, Event, Failed, Stream
 
 KEEP_ALIVE = 5.0
 """Seconds without an event after which a comment is sent: it shows the client that the server is there,
 and the server whether the client is."""
 
+COMMENT = ": waiting\n\n"
+
+compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Writer(Protocol):
+    """How one API writes a response."""
+
+    def opening(self) -> str:
+        """What a stream begins with."""
+
+    def event(self, event: Event) -> str:
+        """An event of a row."""
+
+    def closing(self) -> str:
+        """What a stream ends with, also after a failure."""
+
 
 class Events(ResponseBody):
-    """Iterates over what is to be written, events that are ready together in one piece."""
+    """Iterates over what is to be written, events that are ready together in one piece.
 
-    def __init__(self, stream: Stream, answer: Answer) -> None:
+    Args:
+        stream: where the events come from.
+        answer: how they are written.
+        waiting: what is written while nothing happens.
+    """
+
+    def __init__(self, stream: Stream, answer: Writer, waiting: str = COMMENT) -> None:
         self._stream = stream
         self._answer = answer
+        self._waiting = waiting
         self._begun = False
         self._over = False
 
@@ -54,7 +78,7 @@ class Events(ResponseBody):
             with trio.move_on_after(KEEP_ALIVE) as waiting:
                 first = await anext(self._stream)
             if waiting.cancelled_caught:
-                return ": waiting\n\n"
+                return self._waiting
             events = [first, *self._stream.ready()]
             return "".join(map(self._answer.event, events))
         except StopAsyncIteration:
@@ -62,4 +86,5 @@ class Events(ResponseBody):
             return self._answer.closing()
         except EngineDied:
             self._over = True
-            return error_event("engine_died", "the engine has failed") + "data: [DONE]\n\n"
+            died = Failed(0, "engine_died", "the engine has failed")
+            return self._answer.event(died) + self._answer.closing()

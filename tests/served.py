@@ -8,10 +8,12 @@ from typing import Any
 import attrs
 import httpx
 import trio
+from quart import Quart
 
 import families
 import motet
 from motet.actors.system import Settings, open_system
+from motet.http.access import Access
 from motet.http.app import make_app
 from motet.http.connection import serve
 
@@ -22,6 +24,7 @@ class Server:
 
     engine: motet.Engine
     port: int
+    app: Quart
 
     @property
     def url(self) -> str:
@@ -37,22 +40,26 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def served(
-    family: str = "llama", wrap: families.Wrap | None = None, **options: Any
+    family: str = "llama",
+    wrap: families.Wrap | None = None,
+    access: Access | None = None,
+    **options: Any,
 ) -> AsyncIterator[Server]:
     """Serve for as long as the block lasts."""
     async with open_system(families.loader(family, wrap=wrap), Settings(**options)) as engine:
-        async with serving(engine) as server:
+        async with serving(engine, access) as server:
             yield server
 
 
 @contextlib.asynccontextmanager
-async def serving(engine: motet.Engine) -> AsyncIterator[Server]:
+async def serving(engine: motet.Engine, access: Access | None = None) -> AsyncIterator[Server]:
     """The same for an engine that there is already."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, make_app(engine, "tiny"), listeners, stop.wait, 1.0)
-        yield Server(engine, listeners[0].socket.getsockname()[1])
+        app = make_app(engine, "tiny", access)
+        nursery.start_soon(serve, app, listeners, stop.wait, 1.0)
+        yield Server(engine, listeners[0].socket.getsockname()[1], app)
         stop.set()
 
 

@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHAT, OK | {"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0].role"),
     (CHAT, OK | {"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content"),
     (CHAT, OK | {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
-     "messages[0].content[0].type"),
+     "messages[0].content[0].image_url"),
     (CHAT, OK | {"logit_bias": {"99999": 500}}, 400, "logit_bias.99999"),
     (CHAT, OK | {"seed": -1}, 400, "seed"),
     (CHAT, OK | {"seed": 1.5}, 400, "seed"),

@@ -63,7 +63,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     (message("tool", "x"), "messages[0].tool_call_id"),
     (message("assistant", None, tool_calls=[{"id": "a"}]), "messages[0].tool_calls[0].function"),
     (part(type="text"), "messages[0].content[0].text"),
-    (part(type="image_url", image_url={"url": "data:"}), "messages[0].content[0].type"),
+    (part(type="image_url", image_url={"url": "data:"}), "messages[0].content[0]"),
     (TEXT | {"prompt": ["x", 1]}, "prompt[1]"),
     (TEXT | {"prompt": [[1], [2, "x"]]}, "prompt[1][1]"),
     (TEXT | {"prompt": [[1], []]}, "prompt[1]"),

@@ -162,6 +162,37 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="seconds that one command on the device may take before the server gives up",
     )
     add(
+        "--api-key",
+        action="append",
+        default=[],
+        metavar="KEY[,KEY]",
+        help="ask for one of these keys; can be repeated, or given in MOTET_API_KEY",
+    )
+    add(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages of this origin may call; can be repeated; * for all",
+    )
+    add(
+        "--responses-bytes",
+        type=_bytes,
+        default="64MiB",
+        metavar="BYTES",
+        help="ceiling of the responses that /v1/responses holds for previous_response_id; 0 for none",
+    )
+    add(
+        "--strip-billing-nonce",
+        action="store_true",
+        help="take the x-anthropic-billing-header line off system prompts: it changes with every request",
+    )
+    add(
+        "--image-notes",
+        action="store_true",
+        help="put a note in the place of images in prompts rather than refuse them: models read text only",
+    )
+    add(
         "--log-level",
         default="INFO",
         type=str.upper,
@@ -200,6 +231,7 @@ def _serve(options: argparse.Namespace) -> int:
     # Imported late, so that --help does not wait for MLX.
     from motet import EngineDied
     from motet.engine import default_model, model
+    from motet.http.access import split_keys
     from motet.http.server import CannotListen, HTTPSettings, run
 
     logs.configure(options.log_level, as_json=options.log_json)
@@ -221,7 +253,16 @@ def _serve(options: argparse.Namespace) -> int:
         max_tokens=options.max_tokens,
         device_timeout=options.device_timeout,
     )
-    http = HTTPSettings(options.host, options.port, options.drain_timeout)
+    http = HTTPSettings(
+        options.host,
+        options.port,
+        options.drain_timeout,
+        split_keys([*options.api_key, os.environ.get("MOTET_API_KEY", "")]),
+        tuple(options.cors_origin),
+        options.responses_bytes,
+        options.strip_billing_nonce,
+        options.image_notes,
+    )
     try:
         name = options.model or os.fspath(default_model.directory())
         model_id = options.model or _DEFAULT_MODEL_ID
