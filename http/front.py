@@ -3,7 +3,7 @@
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -124,6 +124,27 @@ def request_id(headers: Headers) -> str | None:
             "an X-Request-Id has 1 to 128 printable ASCII characters and no spaces", "X-Request-Id"
         )
     return given
+
+
+@contextlib.contextmanager
+def under_names(names: Mapping[str, str]) -> Iterator[None]:
+    """Refusals of a chat that another API's request became name that API's fields.
+
+    Args:
+        names: of a chat's fields, each with what it came from.
+
+    Raises:
+        HTTPError: what was raised within, with the field's other name.
+    """
+    try:
+        yield
+    except (InvalidRequest, HTTPError) as error:
+        told = as_http_error(error)
+        name = names.get(re.split(r"[.\[]", told.param or "", maxsplit=1)[0])
+        if name is None:
+            raise
+        message = told.message.replace(f"'{told.param}'", f"'{name}'")
+        raise HTTPError(told.status, message, kind=told.kind, param=name, code=told.code) from None
 
 
 def client() -> str:

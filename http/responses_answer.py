@@ -26,9 +26,12 @@ class ResponsesAnswer:
     Args:
         model: the id that the answer carries.
         asked: the request, much of which a response repeats.
+        temperature, top_p: what the model is sampled with where the request says nothing.
     """
 
-    def __init__(self, model: str, asked: ResponsesRequest) -> None:
+    def __init__(
+        self, model: str, asked: ResponsesRequest, *, temperature: float = 0.0, top_p: float = 1.0
+    ) -> None:
         self.id = "resp_" + secrets.token_hex(16)
         self.over = False
         """Whether it has ended as it should: completed or incomplete."""
@@ -37,6 +40,8 @@ class ResponsesAnswer:
         self._items: list[dict[str, Any]] = []
         self._pieces: list[str] = []
         self._response = _resource(self.id, model, asked)
+        self._response["temperature"] = temperature if asked.temperature is None else asked.temperature
+        self._response["top_p"] = top_p if asked.top_p is None else asked.top_p
 
     # --- whole ---
 
@@ -189,8 +194,6 @@ def _resource(name: str, model: str, asked: ResponsesRequest) -> dict[str, Any]:
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
         "max_output_tokens": asked.max_output_tokens,
         "max_tool_calls": None,
-        "temperature": 0.0 if asked.temperature is None else asked.temperature,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "presence_penalty": asked.presence_penalty or 0.0,
         "frequency_penalty": asked.frequency_penalty or 0.0,
         "top_logprobs": 0,

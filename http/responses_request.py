@@ -188,7 +188,7 @@ class ResponsesRequest(Body):
     """Whether the response is held; true is the default."""
     max_output_tokens: TokenCount | None = None
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
-    """0, the default, is greedy."""
+    """0 is greedy. The default of this and the next is the model's."""
     top_p: Annotated[float, Gt(0), Le(1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None

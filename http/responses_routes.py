@@ -7,19 +7,28 @@ from quart import Quart, Response, jsonify, request
 from motet import Event, Finished, InvalidRequest
 from motet.http.chat_request import Message
 from motet.http.errors import HTTPError
-from motet.http.front import Front, client, streamed
+from motet.http.front import Front, client, streamed, under_names
 from motet.http.responses_answer import ResponsesAnswer
 from motet.http.responses_request import ResponsesRequest, messages_of
 from motet.http.responses_store import Held, ResponsesStore
 from motet.http.streaming import Events
 from motet.http.whole import read_to_end
 
+_NAMES = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+}
+"""Of a chat's fields, what they came from."""
+
 
 class _Storing(ResponsesAnswer):
     """An answer that is held once it is complete, before its client has read its end."""
 
     def __init__(self, front: Front, asked: ResponsesRequest, store: ResponsesStore) -> None:
-        super().__init__(front.model, asked)
+        sampling = front.engine.info.facts.sampling
+        super().__init__(front.model, asked, temperature=sampling.temperature, top_p=sampling.top_p)
         self.earlier = _conversation(asked, store)
         self._store = store
 
@@ -53,8 +62,9 @@ def add_responses(app: Quart, front: Front, store: ResponsesStore) -> None:
         asked = await front.body(ResponsesRequest)
         front.check_model(asked.model)
         answer = _Storing(front, asked, store)
-        rows = asked.chat(answer.earlier).requests(client())
-        stream = await front.open(rows, answer.id)
+        with under_names(_NAMES):
+            rows = asked.chat(answer.earlier).requests(client())
+            stream = await front.open(rows, answer.id)
         if asked.stream:
             return streamed(Events(stream, answer))
         await read_to_end(stream, answer)

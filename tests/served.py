@@ -127,7 +127,7 @@ async def send(port: int, path: str, body: dict[str, Any] | bytes) -> trio.Socke
     """Send a request on a raw connection, which the caller reads or closes as it likes."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     stream = await trio.open_tcp_stream("127.0.0.1", port)
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     await stream.send_all(head.encode() + data)
     return stream
 

@@ -21,10 +21,11 @@ from motet.http.responses_store import Held, ResponsesStore
 from motet.http.schema import UNSEEN, parse
 from served import Server, Told, chat, served, streamed, text, wait_empty
 
+TURNS = [{"role": "user", "content": "hello"}]
 ASK = {
     "model": "default_model",
     "max_tokens": 12,
-    "messages": [{"role": "user", "content": "hello"}],
+    "messages": TURNS,
     "temperature": 1,
     "seed": 3,
 }
@@ -210,6 +211,34 @@ def test_items_of_a_response_are_told_one_after_the_other() -> None:
     failed = ResponsesAnswer("m", asked)
     last = list(events(failed.event(Failed(0, "step_failed", "why"))))[-1]
     assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "step_failed")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/messages", ASK | {"messages": [{"role": "user", "content": "ab " * 5000}]}, "messages"),
+        (
+            "/v1/messages/count_tokens",
+            {"model": "tiny", "messages": TURNS, "system": "ab " * 5000},
+            "messages",
+        ),
+        (
+            "/v1/messages",
+            ASK | {"messages": [*TURNS, {"role": "assistant", "content": "x"}]},
+            "messages[1].role",
+        ),
+        ("/v1/messages", {k: v for k, v in ASK.items() if k != "max_tokens"}, "max_tokens"),
+        ("/v1/messages", ASK | {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+        ("/v1/responses", CREATE | {"input": "ab " * 5000}, "input"),
+        ("/v1/responses", CREATE | {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ("/v1/responses", CREATE | {"background": True}, "background"),
+        ("/v1/responses", CREATE | {"conversation": "c"}, "conversation"),
+    ],
+)
+async def test_a_refusal_names_the_apis_own_field(path: str, body: dict[str, Any], param: str) -> None:
+    async with served() as server:
+        refused = await post(server, path, body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
 
 
 # --- tokens, cancelling, the document ---------------------------------------------------------
