@@ -183,9 +183,10 @@ class Prompt(Body):
     def asked(self, strip_billing: bool) -> dict[str, Any]:
         """The chat request's fields."""
         if isinstance(self.messages[-1], AssistantTurn):
-            last = f"messages[{len(self.messages) - 1}].role"
             raise InvalidRequest(
-                f"'{last}' must be 'user': a reply that is begun cannot be continued", last, "invalid_value"
+                "the last of 'messages' must be the user's: a reply that is begun cannot be continued",
+                "messages",
+                "invalid_value",
             )
         messages: list[Message] = []
         if system := self._system(strip_billing):

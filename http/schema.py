@@ -108,7 +108,8 @@ def _path(detail: ErrorDetails, body: Any) -> Iterator[str | int]:
     if detail["type"] == "missing":
         yield detail["loc"][-1]
     elif detail["type"].startswith("union_tag"):
-        yield detail["ctx"]["discriminator"].strip("'")
+        name = detail["ctx"]["discriminator"]
+        yield "type" if name.endswith("()") else name.strip("'")  # a function, or a field
 
 
 def _written(path: Sequence[str | int]) -> str:
