@@ -4,9 +4,12 @@ They live in an environment of their own, `.venv-clients` (`make clients`): thei
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -31,7 +34,7 @@ PARTS = [
 ]  # fmt: skip
 
 
-async def run(*command: str, limit: float = 600) -> subprocess.CompletedProcess[bytes]:
+async def run(*command: str, limit: float = 1500) -> subprocess.CompletedProcess[bytes]:
     """Run a program of the clients' environment."""
     assert PYTHON.exists(), "no clients are installed: make clients"
     with trio.fail_after(limit):
@@ -40,17 +43,26 @@ async def run(*command: str, limit: float = 600) -> subprocess.CompletedProcess[
         )
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server of the real model for all clients."""
+    env = os.environ | fast_blas()
+    with subprocess.Popen(SERVE, stderr=subprocess.PIPE, env=env) as server:
+        assert server.stderr is not None
+        told = (json.loads(line) for line in server.stderr if line.startswith(b"{"))
+        found = next(line["url"] for line in told if line.get("event") == "serving")
+        # Its log is read on, so that the pipe never fills up.
+        threading.Thread(target=lambda: [None for _ in told], daemon=True).start()
+        yield found
+        server.terminate()
+
+
 @pytest.mark.parametrize(
     ("client", "part"), [pytest.param(*both, marks=WAITS.get(both[1], ())) for both in PARTS]
 )
-def test_a_client_works_without_edits(client: str, part: str) -> None:
-    async def main() -> None:
-        async with process(*SERVE, **fast_blas()) as server:
-            url = f"http://127.0.0.1:{server.port}"
-            done = await run(str(HERE / "clients" / f"with_{client}.py"), url, part)
-        assert done.returncode == 0, done.stderr.decode()[-3000:]
-
-    trio.run(main)
+def test_a_client_works_without_edits(url: str, client: str, part: str) -> None:
+    done = trio.run(run, str(HERE / "clients" / f"with_{client}.py"), url, part)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
 
 
 FORMATS = {
@@ -63,18 +75,14 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_llm_comply_passes(form: str) -> None:
-    async def main() -> None:
-        async with process(*SERVE, **fast_blas()) as server:
-            target = ("-u", f"http://127.0.0.1:{server.port}/v1", "-k", "none", "-m", "default_model")
-            told = await run("-m", "llm_comply.cli", *target, "--format", form, "--json", "--timeout", "600")
-        results = {r["id"]: r for r in json.loads(told.stdout)["results"]}
-        failed = {name for name, result in results.items() if result["status"] == "failed"}
-        expected = {n for n in FORMATS[form] if not _GRAMMARS or not n.endswith("tool-calling")}
-        assert failed == expected, [results[name] for name in failed ^ expected]
-        assert len(results) >= 9
-
-    trio.run(main)
+def test_llm_comply_passes(url: str, form: str) -> None:
+    target = ("-u", url + "/v1", "-k", "none", "-m", "default_model", "--timeout", "600")
+    told = trio.run(run, "-m", "llm_comply.cli", *target, "--format", form, "--json")
+    results = {r["id"]: r for r in json.loads(told.stdout)["results"]}
+    failed = {name for name, result in results.items() if result["status"] == "failed"}
+    expected = {n for n in FORMATS[form] if not _GRAMMARS or not n.endswith("tool-calling")}
+    assert failed == expected, [results[name] for name in failed ^ expected]
+    assert len(results) >= 9
 
 
 CANARY = {"prompt": "Once upon a time", "max_tokens": 200, "temperature": 0.8, "seed": 5}
@@ -101,7 +109,6 @@ def test_schemathesis_finds_no_5xx_and_hurts_no_stream(tmp_path: pathlib.Path) -
                 done = await run(
                     "-m", "schemathesis.cli", "run", url, "--checks", "not_a_server_error",
                     "--max-examples", "10", "--request-timeout", "120", "--seed", "1", "--workers", "2",
-                    limit=1500,
                 )  # fmt: skip
                 over.set()
             async with server.client() as client:
