@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from motet.http.generation import UNSUPPORTED
 from served import Told, streamed
 from test_process import Process, fast_blas, process
 
@@ -24,9 +23,6 @@ SERVE = (sys.executable, "-m", "motet", "serve", "--port", "0", "--log-json", "-
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-_GRAMMARS = "response_format" not in UNSUPPORTED
-_WAITS = pytest.mark.xfail(not _GRAMMARS, reason="grammars are not served yet", strict=True)
-WAITS = {"tools": _WAITS, "structured": _WAITS}  # the tools' parts force a call
 PARTS = [
     *[(client, part) for client in ("openai", "litellm", "instructor", "pydantic_ai", "openai_agents")
       for part in ("chat", "stream", "tools", "structured")],
@@ -57,21 +53,19 @@ def url() -> Iterator[str]:
         server.terminate()
 
 
-@pytest.mark.parametrize(
-    ("client", "part"), [pytest.param(*both, marks=WAITS.get(both[1], ())) for both in PARTS]
-)
+@pytest.mark.parametrize(("client", "part"), PARTS)
 def test_a_client_works_without_edits(url: str, client: str, part: str) -> None:
-    done = trio.run(run, str(HERE / "clients" / f"with_{client}.py"), url, part)
+    done = trio.run(run, str(HERE / "client_scripts" / f"with_{client}.py"), url, part)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
 
 
-FORMATS = {
-    "openai-chat": {"chat-tool-calling", "chat-error-handling"},
-    "open-responses": {"tool-calling"},
-    "anthropic": {"anth-tool-calling"},
+FORMATS: dict[str, set[str]] = {
+    "openai-chat": {"chat-error-handling"},
+    "open-responses": set(),
+    "anthropic": set(),
 }
-"""llm-comply's formats, and what fails in each: forced calls until grammars are served; and that a chat's
-``model`` may be left out here, which it takes for an error that should be found."""
+"""llm-comply's formats, and what fails in each: a chat's ``model`` may be left out here, which it takes for an
+error that should be found."""
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -80,8 +74,7 @@ def test_llm_comply_passes(url: str, form: str) -> None:
     told = trio.run(run, "-m", "llm_comply.cli", *target, "--format", form, "--json")
     results = {r["id"]: r for r in json.loads(told.stdout)["results"]}
     failed = {name for name, result in results.items() if result["status"] == "failed"}
-    expected = {n for n in FORMATS[form] if not _GRAMMARS or not n.endswith("tool-calling")}
-    assert failed == expected, [results[name] for name in failed ^ expected]
+    assert failed == FORMATS[form], [results[name] for name in failed ^ FORMATS[form]]
     assert len(results) >= 9
 
 
