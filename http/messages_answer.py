@@ -91,7 +91,8 @@ class MessagesAnswer:
     def _call(self, event: ToolCall) -> str:
         begun = ""
         if event.id:
-            begun = self._begin({"type": "tool_use", "id": event.id, "name": event.name, "input": {}})
+            block = {"type": "tool_use", "id": event.id, "name": event.name, "input": {}}
+            begun = self._begin(block | {"caller": {"type": "direct"}})
         if not event.arguments:
             return begun
         self._pieces.append(event.arguments)

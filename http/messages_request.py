@@ -287,7 +287,7 @@ def _user(turn: UserTurn) -> list[Message]:
         if isinstance(block, ToolResultBlock)
     ]
     texts = [_shown(block) for block in turn.content if not isinstance(block, ToolResultBlock)]
-    said: list[Message] = [UserMessage(role="user", content="\n\n".join(texts))] if texts else []
+    said: list[Message] = [UserMessage(role="user", content="".join(texts))] if texts else []
     return results + said
 
 
