@@ -89,7 +89,7 @@ def test_schemathesis_finds_no_5xx_and_hurts_no_stream(tmp_path: pathlib.Path) -
 
     async def main() -> None:
         # A budget and a limit, so that what fits the schema is not generated for minutes.
-        short = ("--max-tokens", "16", "--kv-budget", "256MB")
+        short = ("--max-tokens", "16", "--kv-budget", "100MB")
         async with process(*SERVE, *short, **fast_blas()) as server:
             alone = await sing(server)
             beside: list[Told] = []
@@ -104,7 +104,7 @@ def test_schemathesis_finds_no_5xx_and_hurts_no_stream(tmp_path: pathlib.Path) -
                 url = f"http://127.0.0.1:{server.port}/openapi.json"
                 done = await run(
                     "-m", "schemathesis.cli", "run", url, "--checks", "not_a_server_error",
-                    "--max-examples", "10", "--request-timeout", "120", "--seed", "1", "--workers", "2",
+                    "--max-examples", "10", "--request-timeout", "120", "--seed", "1", "--workers", "2", "--max-time", "600",
                 )  # fmt: skip
                 over.set()
             async with server.client() as client:
