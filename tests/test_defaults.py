@@ -64,13 +64,13 @@ def test_a_loaded_model_knows_its_defaults(tmp_path: Path) -> None:
 
 def test_what_a_request_says_comes_before_the_models_defaults() -> None:
     defaults = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, repetition_penalty=1.2)
-    unset = Request("a").sampling(1, defaults, ())
+    unset = Request("a").sampling(1, None, defaults, ())
     assert (unset.temperature, unset.top_p, unset.top_k, unset.repetition_penalty) == (0.6, 0.9, 20, 1.2)
-    said = Request("a", temperature=0, top_p=1, repetition_penalty=1).sampling(1, defaults, ())
+    said = Request("a", temperature=0, top_p=1, repetition_penalty=1).sampling(1, None, defaults, ())
     assert (said.temperature, said.top_p, said.top_k, said.repetition_penalty) == (0, 1, 20, 1)
-    assert Request("a").sampling(1, SamplingDefaults(), ()).temperature == 0
+    assert Request("a").sampling(1, None, SamplingDefaults(), ()).temperature == 0
 
 
 def test_only_a_row_with_xtc_carries_the_tokens_that_it_spares() -> None:
-    assert Request("a").sampling(1, SamplingDefaults(), (2, 3)).xtc_special == ()
-    assert Request("a", xtc_probability=0.1).sampling(1, SamplingDefaults(), (2, 3)).xtc_special == (2, 3)
+    assert Request("a").sampling(1, None, SamplingDefaults(), (2, 3)).xtc_special == ()
+    assert Request("a", xtc_probability=0.1).sampling(1, None, SamplingDefaults(), (2, 3)).xtc_special == (2, 3)
