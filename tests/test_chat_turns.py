@@ -12,14 +12,17 @@ from typing import Any
 import attrs
 import httpx
 import pytest
+import trio.testing
 
 import families
+import motet
 import written_model
 from motet.actors.intake import Intake
 from motet.actors.prefixes import common_prefix
 from motet.actors.system import Settings, open_system
 from motet.engine import default_model, model
 from motet.http.app import make_app
+from scripted import scripted_system
 from tool_samples import TOOLS
 from written_model import Script, thinking_tokenizer
 
@@ -136,6 +139,25 @@ async def test_replies_that_come_back_as_other_tokens(family: str) -> None:
     chat.show(f"random replies, {family}")
     # Without its reply nothing is shared but the prompt before it: so ``new`` has the reply in it.
     assert all(computed <= new + (family != FULL) for _, _, computed, new in chat.table[1:])
+
+
+async def test_cached_tokens_are_what_was_taken_also_of_a_row_that_was_recovered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Not what its second reading took."""
+    prompt = families.prompts((40,))[0]
+    async with scripted_system() as system:
+        async with system.engine.generate(prompt[:30], max_tokens=1) as stream:
+            async for _ in stream:
+                pass
+        async with system.engine.generate(prompt, max_tokens=9) as stream:
+            events = [await anext(stream)]
+            system.device.faults.step = 1
+            events += [event async for event in stream]
+        assert system.engine.gauges.decode.recovered_rows == 1
+        assert isinstance(events[-1], motet.Finished)
+        usage = events[-1].usage
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (40, 30, 9)
 
 
 @pytest.mark.parametrize("thinks", [False, True])
