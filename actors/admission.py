@@ -3,8 +3,8 @@
 Owns: the queue of waiting requests, the seats, the places and the bytes of the live rows.
 Takes: Submit and Withdraw from callers, Released, Displaced and Kept from prefill and decode, Departed from
 decode, Trimmed from the store, Drain.
-Sends: Admit, Displace and Withdraw to prefill; Trim to the store; Accepted, Rejected and Failed to a
-request's emitter; tickets back to callers.
+Sends: Admit, Displace and Withdraw to prefill; Trim to the store; Wanted and Closing to the registry of
+resumable streams; Accepted, Rejected and Failed to a request's emitter; tickets back to callers.
 Waited for by: nobody.
 
 A *seat* is held from Admit until the row's Withdraw has passed the last actor: it is the credit for
@@ -28,7 +28,7 @@ import trio
 from motet.actors.fairness import FairQueue
 from motet.actors.ledger import CacheShare
 from motet.actors.places import Places, Waiting
-from motet.channels import prefill, store
+from motet.channels import prefill, resuming, store
 from motet.channels.admission import (
     Cutoff,
     Departed,
@@ -87,6 +87,7 @@ class Outlets:
     prefill: Outlet[ToPrefill]
     store: Outlet[store.Trim]
     tickets: Outlet[None]
+    resuming: Outlet[resuming.Wanted | resuming.Closing]
 
 
 async def admission(
@@ -105,6 +106,7 @@ async def admission(
             if waiting.cancelled_caught:
                 queue.expire()
     post(outlets.prefill, prefill.Closing())
+    post(outlets.resuming, resuming.Closing())
 
 
 class Admission:
@@ -171,6 +173,9 @@ class Admission:
             case _:
                 assert_never(message)
         self._go_on()
+        # Not with every message: the row that was let go for the last Wanted takes a step to leave.
+        if self._queue and isinstance(message, Submit | Departed):
+            post(self._to.resuming, resuming.Wanted())
 
     def expire(self) -> None:
         """Let the rows go whose time in the queue is over."""

@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 async def emitter(
     inbox: trio.MemoryReceiveChannel[ToEmitter],
-    to_caller: trio.MemorySendChannel[caller.ToCaller],
+    to_caller: caller.Outgoing,
     to_decode: Outlet[decode.Stop],
     work: Work,
     index: int,

@@ -17,14 +17,16 @@ from motet.actors.emitter import emitter
 from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
 from motet.actors.limits import check_sampling
 from motet.actors.request import Request
+from motet.actors.resumable import Registry, TakenUp
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
 from motet.actors.structure import checked_grammar
-from motet.channels import admission, caller, decode
+from motet.channels import admission, caller, decode, resuming
 from motet.channels.emitter import ToEmitter, capacity
 from motet.channels.gauges import Gauges
 from motet.channels.mailbox import Outlet, post
 from motet.channels.namespace import UNNAMED, Namespace
 from motet.channels.request import Work
+from motet.channels.resuming import OpenRow
 from motet.engine.constraints.constraint import Grammars
 from motet.engine.model import ModelFacts
 from motet.engine.output import Output
@@ -62,6 +64,7 @@ class Ends:
     """The channel ends that callers use."""
 
     admission: Outlet[admission.ToAdmission]
+    resuming: trio.MemorySendChannel[resuming.ToResuming]
     decode: Outlet[decode.Stop]
     tickets: trio.MemoryReceiveChannel[None]
 
@@ -79,6 +82,8 @@ class Engine:
         gauges: Gauges,
         depths: Callable[[], dict[str, int]],
         max_tokens: int,
+        *,
+        resumes: bool,
     ) -> None:
         self.info = info
         self.tokenizer = tokenizer
@@ -102,6 +107,8 @@ class Engine:
         self._tokenizing = trio.CapacityLimiter(2)
         self._compiling = trio.CapacityLimiter(1)
         self._draining = False
+        self._resumes = resumes
+        self._registry = Registry(ends.resuming, lambda: self.death)
 
     @property
     def health(self) -> str:
@@ -131,6 +138,7 @@ class Engine:
                 "kv_projected_bytes": gauges.admission.kv_projected_bytes,
                 "kv_budget_bytes": info.kv_budget,
             },
+            "resume": attrs.asdict(gauges.resuming),
             "prompt_cache": attrs.asdict(gauges.store) | {"disk": attrs.asdict(gauges.persister)},
             "device": {
                 "steps": gauges.device.steps,
@@ -168,10 +176,7 @@ class Engine:
 
         Events carry the row's index: the first request's rows come first.
         """
-        for request in requests:
-            check_sampling(request, self.info.facts.vocabulary)
-        rows_of = [(request, await self._works(request)) for request in requests]
-        opening = [(request, work) for request, works in rows_of for work in works]
+        opening = await self._opening(requests)
         with contextlib.ExitStack() as leaving:
             to_caller, events = trio.open_memory_channel[caller.ToCaller](float("inf"))
             leaving.enter_context(events)
@@ -179,32 +184,68 @@ class Engine:
             leaving.callback(rows.withdraw_all)
             with to_caller:
                 for index, (request, work) in enumerate(opening):
-                    output = partial(self._output, request, work.prompt)
-                    rows.opened(index, self._open(work, index, output, to_caller.clone()))
+                    self._take_ticket()
+                    row = self._open(request, work, index, to_caller.clone())
+                    rows.opened(index, partial(self._withdraw, row))
             stream = Stream(events, [len(work.prompt) for _, work in opening], rows, lambda: self.death)
             await stream.accepted()
             yield stream
 
-    def _open(
-        self,
-        work: Work,
-        index: int,
-        output: Callable[[], Output],
-        to_caller: trio.MemorySendChannel[caller.ToCaller],
-    ) -> Callable[[], None]:
-        """Submit a row; return what withdraws it."""
+    @contextlib.asynccontextmanager
+    async def open_resumable(
+        self, requests: Sequence[Request], name: str, label: object
+    ) -> AsyncIterator[Stream]:
+        """As ``open_rows``, but leaving the block cancels nothing: the stream can be taken up again.
+
+        It runs on for ``Settings.resume_window`` seconds, or until its rows are needed for others.
+
+        Args:
+            requests: what to generate.
+            name: what ``take_up`` is to call it.
+            label: what that is to give back.
+        """
+        if not self._resumes:
+            raise InvalidRequest(
+                "this server keeps no streams for those that lose them", "resumable", "unsupported_parameter"
+            )
+        opening = await self._opening(requests)
+        rows: list[OpenRow] = []
+        try:
+            for index, (request, work) in enumerate(opening):
+                self._take_ticket()
+                rows.append(self._open(request, work, index, self._registry.named(name)))
+        except Exception:
+            for row in rows:
+                self._withdraw(row)
+            raise
+        async with self._registry.begun(name, label, rows) as stream:
+            yield stream
+
+    @contextlib.asynccontextmanager
+    async def take_up(self, name: str) -> AsyncIterator[TakenUp]:
+        """Read a resumable stream again, from its first event on; whoever read it is told so.
+
+        Raises:
+            StreamGone: there is none of that name, or no more.
+            EngineDied: the engine has ended.
+        """
+        async with self._registry.taken_up(name) as taken:
+            yield taken
+
+    def _take_ticket(self) -> None:
+        """Before each row is opened."""
         if self.death is not None:
-            to_caller.close()
             raise EngineDied("the engine has ended") from self.death
         # Behind a Drain a Submit could find that admission has left already.
         if self._draining:
-            to_caller.close()
             raise NotTaken("draining")
         try:
             self._ends.tickets.receive_nowait()
         except trio.WouldBlock:
-            to_caller.close()
             raise NotTaken("busy") from None
+
+    def _open(self, request: Request, work: Work, index: int, to_caller: caller.Outgoing) -> OpenRow:
+        """Submit a row."""
         outlet, inbox = trio.open_memory_channel[ToEmitter](capacity(work.limit))
         self._nursery.start_soon(
             emitter,
@@ -213,17 +254,23 @@ class Engine:
             self._ends.decode,
             work,
             index,
-            output,
+            partial(self._output, request, work.prompt),
             self._vocabulary,
             name=f"emitter {work.row}",
         )
         post(self._ends.admission, admission.Submit(work, outlet))
+        return OpenRow(work.row, outlet, len(work.prompt))
 
-        def withdraw() -> None:
-            outlet.close()
-            post(self._ends.admission, admission.Withdraw(work.row))
+    def _withdraw(self, row: OpenRow) -> None:
+        row.outlet.close()
+        post(self._ends.admission, admission.Withdraw(row.number))
 
-        return withdraw
+    async def _opening(self, requests: Sequence[Request]) -> list[tuple[Request, Work]]:
+        """The requests' rows, each with its request."""
+        for request in requests:
+            check_sampling(request, self.info.facts.vocabulary)
+        rows_of = [(request, await self._works(request)) for request in requests]
+        return [(request, work) for request, works in rows_of for work in works]
 
     async def tokenize(self, request: Request) -> tuple[int, ...]:
         """The tokens that the model would read.
@@ -321,6 +368,7 @@ class Engine:
     async def drain(self, grace: float) -> None:
         """Take no new work; wait for what runs, ``grace`` seconds at most, then end it truthfully."""
         self._draining = True
+        post(self._ends.resuming, resuming.Drain())
         post(self._ends.admission, admission.Drain())
         with trio.move_on_after(grace):
             await self.over.wait()

@@ -35,7 +35,11 @@ class InvalidRequest(Exception):
 
 
 _LONG = 256
-"""Tokens from which a prompt leaves snapshots of its prefixes."""
+"""Tokens from which a prompt leaves a snapshot of what others are likely to share."""
+
+_TURN = 64
+"""Tokens from which a chat leaves one where its next turn may go on: fewer cost hardly more than a forward to
+read again, and a recurrent state is as large for one token as for thousands."""
 
 
 @attrs.frozen
@@ -134,9 +138,26 @@ class _Chat:
         other = "0" if not str(rest[0].get("content")).startswith("0") else "1"
         return self._same([*system, {"role": "user", "content": other}], tokens)
 
-    def turn_end(self, tokens: tuple[int, ...]) -> int:
-        """Tokens until the reply's header: where the next turn of this chat goes on."""
-        return self._same(self.messages, tokens, add_generation_prompt=False)
+    def turns(self, tokens: tuple[int, ...]) -> set[int]:
+        """Where the next turns of this chat go on if the reply will be written otherwise than it was made.
+
+        Templates for thinking models drop the thoughts of a reply when the user has spoken again, and a
+        reply's text may be cut into other tokens than it was made of. What stands before the first reply
+        to the last user is written alike then; and while tools answer, what stands before this reply.
+        """
+        last = max((i for i, m in enumerate(self.messages) if m.get("role") == "user"), default=None)
+        found = set() if last is None else {self._before_reply(self.messages[: last + 1], tokens)}
+        if last is None or last + 1 < len(self.messages):
+            found.add(self._same(self.messages, tokens, add_generation_prompt=False))
+        return {min(length, len(tokens) - 1) for length in found}
+
+    def _before_reply(self, messages: list[dict[str, Any]], tokens: tuple[int, ...]) -> int:
+        """Tokens until the reply to these, its header included, as far as every reply has them."""
+        # A line's end, for a template that leaves it may have it join the header's.
+        reply = {"role": "assistant", "content": "\n0"}
+        return self._same(
+            [*messages, reply, {"role": "user", "content": "0"}], tokens, add_generation_prompt=False
+        ) or self._same(messages, tokens, add_generation_prompt=False)
 
     def _same(self, messages: Any, tokens: tuple[int, ...], **options: Any) -> int:
         try:
@@ -242,14 +263,13 @@ class Intake:
         return Tokens(tuple(tokens), self._boundaries(chat, tuple(tokens)))
 
     def _boundaries(self, chat: "_Chat | None", tokens: tuple[int, ...]) -> tuple[int, ...]:
-        if len(tokens) < _LONG:
-            return ()
-        if chat is not None:
-            found = {chat.system_end(tokens)}
-            if not self.cuts:
-                found.add(chat.turn_end(tokens))
-        else:
-            found = set() if self.cuts else {len(tokens) - 1}
+        found = set()
+        if chat is None and not self.cuts and len(tokens) >= _LONG:
+            found.add(len(tokens) - 1)
+        if chat is not None and len(tokens) >= _LONG:
+            found.add(chat.system_end(tokens))
+        if chat is not None and not self.cuts and len(tokens) >= _TURN:
+            found |= chat.turns(tokens)
         return tuple(sorted(length for length in found if 0 < length < len(tokens)))
 
     def text(self, tokens: Sequence[int], param: str) -> str:

@@ -32,6 +32,7 @@ from motet.actors.executor import Executor
 from motet.actors.pace import Pace
 from motet.actors.persister import persister
 from motet.actors.prefill import prefill
+from motet.actors.resuming import Keeping, resuming
 from motet.actors.store import store
 from motet.actors.stream import EngineDied
 from motet.channels.admission import ToAdmission
@@ -42,6 +43,7 @@ from motet.channels.mailbox import Outlet, post
 from motet.channels.namespace import Namespace
 from motet.channels.persister import ToPersister
 from motet.channels.prefill import ToPrefill
+from motet.channels.resuming import ToResuming
 from motet.channels.store import ToStore
 from motet.engine import measuring, selftest
 from motet.engine.constraints.constraint import Grammars
@@ -79,6 +81,12 @@ class Settings:
     """Seconds that a request waits at most; None or 0 for as long as it takes."""
     max_tokens: int = DEFAULT_MAX_TOKENS
     """Tokens to generate when a request does not say."""
+    resume_window: float = 30.0
+    """Seconds that a resumable stream runs on without a reader; 0 for no such streams."""
+    resume_rows: int = 4
+    """Rows at most that run without a reader."""
+    resume_bytes: int = 64 << 20
+    """Bytes at most of the events of streams without a reader."""
     device_timeout: float = 300.0
     """Seconds that one command on the device may take before the engine gives up on it."""
 
@@ -187,13 +195,15 @@ class Mailboxes:
         self.to_decode, self.decode = trio.open_memory_channel[ToDecode](8 * seats + 2 * GRANT + 3)
         self.to_store, self.store = trio.open_memory_channel[ToStore](8 * seats + 4)
         self.to_persister, self.persister = trio.open_memory_channel[ToPersister](4 * seats + 10)
+        # Bounded by the text of the streams that live, as what callers hear is.
+        self.to_resuming, self.resuming = trio.open_memory_channel[ToResuming](math.inf)
         self.to_tickets, self.tickets = trio.open_memory_channel[None](open_requests)
         for _ in range(open_requests):
             post(self.to_tickets, None)
 
     def depths(self) -> dict[str, int]:
         """Messages waiting in each."""
-        names = ("admission", "prefill", "decode", "store", "persister")
+        names = ("admission", "prefill", "decode", "store", "persister", "resuming")
         return {name: getattr(self, name).statistics().current_buffer_used for name in names}
 
 
@@ -294,7 +304,7 @@ def start_actors(
     start(
         admission,
         boxes.admission,
-        admitting.Outlets(boxes.to_prefill, boxes.to_store, boxes.to_tickets),
+        admitting.Outlets(boxes.to_prefill, boxes.to_store, boxes.to_tickets, boxes.to_resuming),
         Limits(info.places, boxes.seats, settings.queue_limit, settings.queue_timeout or math.inf),
         budget,
         gauges.admission,
@@ -349,7 +359,15 @@ def start_actors(
         gauges.persister,
         name="persister",
     )
-    ends = Ends(boxes.to_admission, boxes.to_decode, boxes.tickets)
+    start(
+        resuming,
+        boxes.resuming,
+        boxes.to_admission,
+        Keeping(settings.resume_window, settings.resume_rows, settings.resume_bytes),
+        gauges.resuming,
+        name="resuming",
+    )
+    ends = Ends(boxes.to_admission, boxes.to_resuming, boxes.to_decode, boxes.tickets)
     return Engine(
         info,
         loaded.tokenizer,
@@ -359,4 +377,5 @@ def start_actors(
         gauges,
         boxes.depths,
         settings.max_tokens,
+        resumes=settings.resume_window > 0,
     )

@@ -3,7 +3,8 @@
 A stream that ends without one means that the engine died.
 """
 
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Protocol, Self
 
 import attrs
 
@@ -112,3 +113,15 @@ class Failed:
 
 ToCaller = Accepted | Rejected | Text | Reasoning | ToolCall | Finished | Failed
 """The channel is unbounded in form; its bound is the letters of the row's text and three more."""
+
+
+class Outgoing(Protocol):
+    """Where a row's emitter speaks to its caller; leaving the block says that it will not any more."""
+
+    def send_nowait(self, value: ToCaller, /) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None, /
+    ) -> object: ...

@@ -79,6 +79,18 @@ class DeviceGauges:
 
 
 @attrs.define
+class ResumingGauges:
+    """Written by the registry of resumable streams."""
+
+    attached: int = 0
+    detached: int = 0
+    detached_rows: int = 0
+    bytes: int = 0
+    taken_up: int = 0
+    let_go: int = 0
+
+
+@attrs.define
 class Gauges:
     """All of them."""
 
@@ -88,3 +100,4 @@ class Gauges:
     store: StoreGauges = attrs.Factory(StoreGauges)
     persister: PersisterGauges = attrs.Factory(PersisterGauges)
     device: DeviceGauges = attrs.Factory(DeviceGauges)
+    resuming: ResumingGauges = attrs.Factory(ResumingGauges)

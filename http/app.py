@@ -7,13 +7,15 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, Reque
 from motet import Engine, InvalidRequest, NotTaken
 from motet.http.access import Access
 from motet.http.chat_request import ChatRequest
-from motet.http.completions import CHAT, TEXT, Answer, Kind
+from motet.http.completions import CHAT, TEXT, Answer, Identity, Kind
 from motet.http.connection import Exchange
 from motet.http.errors import HTTPError, as_http_error, respond
 from motet.http.front import Front, client, request_id, streamed
 from motet.http.messages_routes import add_messages
 from motet.http.responses_routes import add_responses
 from motet.http.responses_store import ResponsesStore
+from motet.http.resuming import WAITING, Numbered, last_event
+from motet.http.resuming_routes import add_resuming, take_up
 from motet.http.service_routes import add_services
 from motet.http.streaming import Events
 from motet.http.text_request import TextRequest
@@ -69,6 +71,7 @@ def make_app(
 
     add_messages(app, front, strip_billing=strip_billing)
     add_responses(app, front, store)
+    add_resuming(app, front)
     add_services(app, front, store)
     return app
 
@@ -76,9 +79,18 @@ def make_app(
 async def _complete(front: Front, kind: Kind, form: type[ChatRequest | TextRequest]) -> Response:
     asked = await front.body(form)
     front.check_model(asked.model)
+    where = asked.resume or last_event(request.headers)
+    if where is not None:
+        return await take_up(front, where, kind.prefix)
     requests, n = asked.requests(client()), asked.n or 1
-    answer = Answer(kind, front.model, len(requests), n, asked.include_usage)
-    stream = await front.open(requests, answer.id)
+    identity = Identity.new(kind, len(requests), n, asked.include_usage)
+    answer = Answer(identity, front.model)
+    if asked.resumable:
+        if not asked.stream:
+            raise InvalidRequest("'resumable' needs 'stream': true", "resumable", "invalid_value")
+        stream = await front.open(requests, identity.id, identity)
+        return streamed(Events(stream, Numbered(answer), WAITING))
+    stream = await front.open(requests, identity.id)
     if asked.stream:
         return streamed(Events(stream, answer))
     await read_to_end(stream, answer)

@@ -30,6 +30,30 @@ CHAT = Kind("chatcmpl-", "chat.completion", "chat.completion.chunk", True)
 TEXT = Kind("cmpl-", "text_completion", "text_completion", False)
 
 
+@attrs.frozen
+class Identity:
+    """What stays the same of a response, also when its stream is taken up again."""
+
+    kind: Kind
+    prompts: int
+    n: int
+    """Choices of each prompt; the first prompt's come first."""
+    include_usage: bool
+    """Whether a stream ends with the usage."""
+    id: str
+    created: int
+
+    @classmethod
+    def new(cls, kind: Kind, prompts: int, n: int, include_usage: bool) -> "Identity":
+        """One with an id of its own, that nobody can guess."""
+        return cls(kind, prompts, n, include_usage, kind.prefix + secrets.token_hex(12), int(time.time()))
+
+    @property
+    def rows(self) -> int:
+        """How many choices it has."""
+        return self.prompts * self.n
+
+
 class _Told:
     """What the events of one row have told."""
 
@@ -83,25 +107,13 @@ class _Told:
 
 
 class Answer:
-    """One response: its identity, and how events are written in its form.
+    """One response: how its events are written in its form."""
 
-    Args:
-        kind: which route's.
-        model: its name.
-        prompts: how many the request has.
-        n: choices of each; the first prompt's come first.
-        include_usage: whether a stream ends with the usage.
-    """
-
-    def __init__(self, kind: Kind, model: str, prompts: int, n: int, include_usage: bool) -> None:
-        self._kind = kind
-        self._rows = prompts * n
-        self._n = n
-        self._include_usage = include_usage
-        self.id = kind.prefix + secrets.token_hex(12)
-        self._created = int(time.time())
+    def __init__(self, identity: Identity, model: str) -> None:
+        self.identity = identity
+        self._kind = identity.kind
         self._model = model
-        self._told = [_Told(chat=kind.chat) for _ in range(self._rows)]
+        self._told = [_Told(chat=identity.kind.chat) for _ in range(identity.rows)]
 
     # --- whole ---
 
@@ -109,21 +121,24 @@ class Answer:
         """The object of a response that is not streamed: what its events have told."""
         ends = [row.end for row in self._told if row.end is not None]
         return {
-            "id": self.id,
+            "id": self.identity.id,
             "object": self._kind.object,
-            "created": self._created,
+            "created": self.identity.created,
             "model": self._model,
             "choices": [row.choice(index) for index, row in enumerate(self._told)],
-            "usage": _usage([end.usage for end in ends], self._n),
+            "usage": _usage([end.usage for end in ends], self.identity.n),
         }
 
     # --- streamed ---
 
     def opening(self) -> str:
         """What a stream begins with: it sends the headers at once. A chat's names its role."""
-        if not self._kind.chat:
-            return ": accepted\n\n"
-        return "".join(self._chunk(index, '{"role":"assistant","content":""}') for index in range(self._rows))
+        return self.roles() if self._kind.chat else ": accepted\n\n"
+
+    def roles(self) -> str:
+        """An event for each row that says nothing yet, but whose it is."""
+        said = '{"role":"assistant","content":""}' if self._kind.chat else '""'
+        return "".join(self._chunk(index, said) for index in range(self.identity.rows))
 
     def event(self, event: Event) -> str:
         """An event of a row, as server-sent events."""
@@ -143,16 +158,21 @@ class Answer:
 
     def closing(self) -> str:
         """What a stream ends with."""
+        return self.usage() + "data: [DONE]\n\n"
+
+    def usage(self) -> str:
+        """The event with the usage, if it was asked for and is known."""
         ends = [row.end for row in self._told if row.end is not None]
-        if not self._include_usage or len(ends) < self._rows:
-            return "data: [DONE]\n\n"
-        usage = _compact(_usage([end.usage for end in ends], self._n))
-        return f'{self._head}[],"usage":{usage}}}\n\ndata: [DONE]\n\n'
+        if not self.identity.include_usage or len(ends) < self.identity.rows:
+            return ""
+        usage = _compact(_usage([end.usage for end in ends], self.identity.n))
+        return f'{self._head}[],"usage":{usage}}}\n\n'
 
     @property
     def _head(self) -> str:
+        identity = self.identity
         return (
-            f'data: {{"id":"{self.id}","object":"{self._kind.chunk}","created":{self._created},'
+            f'data: {{"id":"{identity.id}","object":"{self._kind.chunk}","created":{identity.created},'
             f'"model":{_compact(self._model)},"choices":'
         )
 
@@ -164,7 +184,7 @@ class Answer:
         self, index: int, said: str, reason: str | None = None, logprobs: dict[str, Any] | None = None
     ) -> str:
         key = "delta" if self._kind.chat else "text"
-        usage = ',"usage":null' if self._include_usage else ""
+        usage = ',"usage":null' if self.identity.include_usage else ""
         return (
             f'{self._head}[{{"index":{index},"{key}":{said},'
             f'"logprobs":{_compact(logprobs)},'

@@ -4,8 +4,9 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 import trio
@@ -17,6 +18,8 @@ from motet.http.connection import LEASES
 from motet.http.errors import HTTPError, as_http_error
 from motet.http.schema import B, parse
 from motet.http.streaming import Events
+
+T = TypeVar("T")
 
 _PARSE_APART = 1 << 16  # bytes from which a body is parsed in a worker thread
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -95,21 +98,34 @@ class Front:
                 code="model_not_found",
             )
 
-    async def open(self, rows: list[Request], name: str) -> Stream:
+    async def open(self, rows: list[Request], name: str, label: object = None) -> Stream:
         """The rows' stream; it ends with this HTTP request, however that ends.
 
         Args:
             rows: what to generate.
             name: the answer's id, by which it can be cancelled; as by the one that the client gave.
+            label: if there is one, the stream does not end with the request: it can be taken up by its name,
+                and this is what comes with it.
         """
-        g.request_id = given = request_id(request.headers) or name
-        leases = cast(dict[str, Any], request.scope)[LEASES]
+        engine = self.engine
+        opening = engine.open_rows(rows) if label is None else engine.open_resumable(rows, name, label)
+        stream = await self.entered(opening)
+        self.note(stream, name)
+        return stream
+
+    async def entered(self, opening: AbstractAsyncContextManager[T]) -> T:
+        """What is opened; it is left with this HTTP request, however that ends."""
+        leases: contextlib.AsyncExitStack = cast(dict[str, Any], request.scope)[LEASES]
         try:
-            stream: Stream = await leases.enter_async_context(self.engine.open_rows(rows))
+            return await leases.enter_async_context(opening)
         except Exception as error:
             raise as_http_error(error) from error
+
+    def note(self, stream: Stream, name: str) -> None:
+        """The stream can be cancelled by this name, and by the one that the client gave."""
+        g.request_id = given = request_id(request.headers) or name
+        leases: contextlib.AsyncExitStack = cast(dict[str, Any], request.scope)[LEASES]
         leases.enter_context(self.running.named(list({name, given}), stream))
-        return stream
 
 
 def request_id(headers: Headers) -> str | None:

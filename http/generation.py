@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from motet import InvalidRequest, grammar
 from motet.actors.request import MOST_ROWS
+from motet.http.resuming import Resume
 from motet.http.schema import Body
 
 IGNORED = frozenset(
@@ -98,6 +99,10 @@ class Generation(Body):
     grammar: TextGrammar | None = None
     """An extension: a form of the text for which there is no ``response_format``."""
     user: str | None = None
+    resumable: bool | None = None
+    """Whether a stream that breaks can be taken up again. Its events then have ids."""
+    resume: Resume | None = None
+    """Take such a stream up: nothing is generated anew, and the other fields are without effect."""
 
     @property
     def include_usage(self) -> bool:

@@ -69,7 +69,7 @@ class Route:
     method: str
     path: str
     summary: str
-    answer: str
+    answer: str | None
     form: type[BaseModel] | None = None
     streams: bool = False
     errors: tuple[int, ...] = ()
@@ -89,6 +89,7 @@ ROUTES = (
     Route("post", "/v1/messages", "A message", "Message", MessagesRequest, True, _GENERATING),
     Route("post", "/v1/messages/count_tokens", "A message's tokens", "Count", CountRequest, errors=_COUNTING),
     Route("post", "/v1/requests/{request_id}/cancel", "Cancel a request", "Cancelled", errors=(404,)),
+    Route("get", "/v1/requests/{request_id}/stream", "A stream, taken up", None, None, True, (400, 404, 503)),
     Route("get", "/v1/models", "The models", "Models"),
     Route("get", "/v1/models/{model}", "A model", "Model", errors=(404,)),
     Route("post", "/tokenize", "A prompt's tokens", "TokenizeAnswer", TokenizeRequest, errors=_COUNTING),
@@ -140,7 +141,7 @@ def document() -> dict[str, Any]:
 
 
 def _operation(route: Route) -> dict[str, Any]:
-    content = {"application/json": {"schema": _ref(route.answer)}}
+    content = {"application/json": {"schema": _ref(route.answer)}} if route.answer else {}
     if route.streams:
         content["text/event-stream"] = {"schema": _STRING}
     error = "MessageError" if route.path.startswith("/v1/messages") else "Error"

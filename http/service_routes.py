@@ -4,6 +4,7 @@ from typing import Any
 
 from quart import Quart, Response, jsonify
 
+from motet import Failed, Finished, StreamGone
 from motet.http.errors import HTTPError
 from motet.http.front import Front
 from motet.http.openapi import document
@@ -50,7 +51,7 @@ def add_services(app: Quart, front: Front, store: ResponsesStore) -> None:
 
     @app.post("/v1/requests/<name>/cancel")
     async def cancel(name: str) -> Response:
-        if not front.running.cancel(name):
+        if not (front.running.cancel(name) or await _cancelled_unread(front, name)):
             raise HTTPError(
                 404, f"no request '{name[:100]}' is running", param="request_id", code="request_not_found"
             )
@@ -68,3 +69,14 @@ def add_services(app: Quart, front: Front, store: ResponsesStore) -> None:
     @app.get("/openapi.json")
     async def openapi() -> Response:
         return jsonify(document())
+
+
+async def _cancelled_unread(front: Front, name: str) -> bool:
+    """Cancel a resumable stream that nobody reads; false if none of that name runs."""
+    try:
+        taken = await front.entered(front.engine.take_up(name))
+    except StreamGone:
+        return False
+    ends = sum(isinstance(event, Finished | Failed) for event in taken.stream.ready())
+    taken.stream.cancel()
+    return ends < len(taken.stream.prompt_tokens)

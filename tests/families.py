@@ -539,9 +539,14 @@ UNSAFE = ("phi3small",)
 """NaN or heap corruption inside MLX on a CPU, at random: never run here."""
 
 
-def build(family: str, dtype: mx.Dtype = mx.float32) -> tuple[nn.Module, dict[str, Any]]:
+def build(
+    family: str, dtype: mx.Dtype = mx.float32, *, vocabulary: int = VOCABULARY
+) -> tuple[nn.Module, dict[str, Any]]:
     """A model of a family and its configuration; the same bits each time."""
     config = json.loads(json.dumps(CONFIGS[family]))
+    for holder in (config, config.get("text_config", {})):
+        if "vocab_size" in holder:
+            holder["vocab_size"] = vocabulary
     mx.random.seed(0)
     architecture = importlib.import_module("mlx_lm.models." + config["model_type"])
     module = architecture.Model(architecture.ModelArgs.from_dict(config))

@@ -57,11 +57,11 @@ class Desk:
         budget: Budget = AMPLE,
         patience: float = math.inf,
     ) -> None:
-        self.prefill, self.store, self.tickets = Heard(), Heard(), Heard()
+        self.prefill, self.store, self.tickets, self.resuming = Heard(), Heard(), Heard(), Heard()
         self.now = 0.0
         self.emitters: dict[int, Heard] = {}
         self.gauges = AdmissionGauges()
-        outlets = Outlets(self.prefill, self.store, self.tickets)
+        outlets = Outlets(self.prefill, self.store, self.tickets, self.resuming)
         limits = Limits(places, seats, waiting, patience)
         self.queue = Admission(outlets, limits, budget, self.gauges, lambda: self.now)
 
@@ -404,7 +404,7 @@ async def with_actor(body: Callable[[Running], Awaitable[None]], patience: float
     running = Running(say, Heard(), trio.Event())
 
     async def act() -> None:
-        outlets = Outlets(running.prefill, Heard(), Heard())
+        outlets = Outlets(running.prefill, Heard(), Heard(), Heard())
         await admission(inbox, outlets, Limits(1, 4, 4, patience), AMPLE, AdmissionGauges())
         running.over.set()
 

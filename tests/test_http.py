@@ -103,7 +103,9 @@ async def test_models_health_and_stats() -> None:
         }  # fmt: skip
         assert set(stats["prompt_cache"]) >= {"entries", "bytes", "hits", "misses", "hit_tokens"}
         assert set(stats["device"]) >= {"steps", "chunks", "queue"}
-        assert set(stats["actors"]) == {"admission", "prefill", "decode", "store", "persister"}
+        assert set(stats["actors"]) == {
+            "admission", "prefill", "decode", "store", "persister", "resuming",
+        }  # fmt: skip
 
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

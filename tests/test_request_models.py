@@ -190,8 +190,8 @@ def test_every_field_has_an_effect_or_says_that_it_has_none(form: type[BaseModel
     """Nothing is declared and then forgotten."""
     used = {field.name for field in attrs.fields(Request)} | {
         "best_of", "chat_template_kwargs", "frequency_penalty", "max_completion_tokens", "messages", "model",
-        "reasoning_effort", "repetition_context_size", "response_format", "stream", "stream_options",
-        "tool_choice", "top_logprobs",
+        "reasoning_effort", "repetition_context_size", "response_format", "resumable", "resume",
+        "stream", "stream_options", "tool_choice", "top_logprobs",
     }  # fmt: skip
     assert set(form.model_fields) - used <= IGNORED | UNSUPPORTED.keys()
     assert not IGNORED & UNSUPPORTED.keys()

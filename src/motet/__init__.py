@@ -17,6 +17,7 @@ from typing import Any
 from motet.actors.engine import Engine, EngineInfo
 from motet.actors.intake import InvalidRequest
 from motet.actors.request import Request
+from motet.actors.resumable import StreamGone, TakenUp
 from motet.actors.stream import EngineDied, Event, NotTaken, Stream
 from motet.actors.system import Settings, open_system
 from motet.channels.caller import Failed, Finished, Likely, Logprob, Reasoning, Text, ToolCall, Usage
@@ -42,6 +43,8 @@ __all__ = [
     "Request",
     "Settings",
     "Stream",
+    "StreamGone",
+    "TakenUp",
     "Text",
     "ToolCall",
     "Usage",

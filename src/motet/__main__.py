@@ -155,6 +155,27 @@ def _add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="seconds that running streams have to end after SIGTERM or SIGINT",
     )
     add(
+        "--resume-window",
+        type=float,
+        default=default.resume_window,
+        metavar="S",
+        help="seconds that a resumable stream runs on when its client is gone; 0 for no such streams",
+    )
+    add(
+        "--resume-rows",
+        type=_positive,
+        default=default.resume_rows,
+        metavar="N",
+        help="rows at most that run on without a client",
+    )
+    add(
+        "--resume-bytes",
+        type=_bytes,
+        default=default.resume_bytes,
+        metavar="BYTES",
+        help="bytes at most of events that are kept for clients that are gone",
+    )
+    add(
         "--device-timeout",
         type=float,
         default=default.device_timeout,
@@ -251,6 +272,9 @@ def _serve(options: argparse.Namespace) -> int:
         queue_limit=options.queue_limit,
         queue_timeout=options.queue_timeout or None,
         max_tokens=options.max_tokens,
+        resume_window=options.resume_window,
+        resume_rows=options.resume_rows,
+        resume_bytes=options.resume_bytes,
         device_timeout=options.device_timeout,
     )
     http = HTTPSettings(
