@@ -73,4 +73,7 @@ def test_what_a_request_says_comes_before_the_models_defaults() -> None:
 
 def test_only_a_row_with_xtc_carries_the_tokens_that_it_spares() -> None:
     assert Request("a").sampling(1, None, SamplingDefaults(), (2, 3)).xtc_special == ()
-    assert Request("a", xtc_probability=0.1).sampling(1, None, SamplingDefaults(), (2, 3)).xtc_special == (2, 3)
+    assert Request("a", xtc_probability=0.1).sampling(1, None, SamplingDefaults(), (2, 3)).xtc_special == (
+        2,
+        3,
+    )
