@@ -105,7 +105,7 @@ def test_schemathesis_finds_no_5xx_and_hurts_no_stream(tmp_path: pathlib.Path) -
                 done = await run(
                     "-m", "schemathesis.cli", "run", url, "--checks", "not_a_server_error",
                     "--max-examples", "10", "--request-timeout", "120", "--seed", "1",
-                    "--workers", "2", "--max-time", "240",
+                    "--workers", "1", "--max-time", "240",
                 )  # fmt: skip
                 over.set()
             async with server.client() as client:
