@@ -84,7 +84,7 @@ def test_llm_comply_passes(url: str, form: str) -> None:
 CANARY = {"prompt": "Once upon a time", "max_tokens": 50, "temperature": 0.8, "seed": 5}
 
 
-def test_schemathesis_finds_no_5xx_and_hurts_no_stream(tmp_path: pathlib.Path) -> None:
+def test_schemathesis_finds_no_5xx_and_hurts_no_stream() -> None:
     """Every route of /openapi.json, with bodies that fit their schema and bodies that do not."""
 
     async def main() -> None:
