@@ -1,6 +1,8 @@
 """Streams that outlive their readers: who may take them up, and when they are let go."""
 
 import contextlib
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -254,3 +256,46 @@ async def test_the_engines_death_ends_its_readers() -> None:
                     pass
         with pytest.raises(motet.StreamGone):
             await whole(system, "a")
+
+
+def song(events: list[motet.Event]) -> tuple[str, motet.Event]:
+    """Text and end: a row that was recovered tells two tokens at once."""
+    return "".join(event.text for event in events if isinstance(event, motet.Text)), events[-1]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
+async def test_whatever_readers_do_texts_are_whole_and_nothing_is_left(seed: int) -> None:
+    """Readers that drop, come back, come back too late or never, beside others, faults and a crowd."""
+    draw = random.Random(seed)
+    options: dict[str, Any] = {"batch": 3, "resume_rows": 4, "resume_bytes": 30_000}
+    ends: Counter[str] = Counter()
+    async with running(**options) as system:
+        engine = system.engine
+        whole_of = {}
+        for row in range(len(PROMPTS)):
+            async with engine.open_rows(requests(row)) as stream:
+                whole_of[row] = song([event async for event in stream])
+
+        async def caller(number: int) -> None:
+            row, name = draw.randrange(len(PROMPTS)), f"{number}"
+            await trio.sleep(draw.random())
+            if draw.random() < 0.3:
+                async with engine.open_rows(requests(row)) as stream:
+                    assert song([event async for event in stream]) == whole_of[row]
+                return
+            await lost(system, name, (row,), after=draw.randrange(15), limit=20)
+            if number in {5, 15}:  # three such would end the engine
+                system.device.faults.step = 1
+            await trio.sleep(draw.choice([0, draw.random() / 5, draw.random() * 1.5 * WINDOW]))
+            try:
+                async with engine.take_up(name) as taken:
+                    assert song([event async for event in taken.stream]) == whole_of[row]
+                    ends["whole"] += 1
+            except motet.StreamGone:
+                ends["gone"] += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(caller, number)
+        assert ends["whole"] and ends["gone"]
+    assert engine.gauges.resuming.attached == engine.gauges.resuming.detached == 0
