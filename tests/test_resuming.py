@@ -1,12 +1,14 @@
 """Streams that outlive their readers: who may take them up, and when they are let go."""
 
 import contextlib
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 import trio
-import trio.testing
+from trio.testing import MockClock
 
 import families
 import motet
@@ -19,11 +21,6 @@ WINDOW = 1.0
 LONG = 150  # tokens, at 50 a second
 
 PROMPTS = [tuple(prompt) for prompt in families.prompts((20,) * 8)]
-
-
-@pytest.fixture(autouse=True)
-def clock(autojump_clock: trio.testing.MockClock) -> trio.testing.MockClock:
-    return autojump_clock
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +79,9 @@ async def settled(system: ScriptedSystem) -> int:
 
 @pytest.mark.parametrize("after", [0, 1, 19])
 @pytest.mark.parametrize("rows", [(0,), (0, 1, 2)])
-async def test_a_stream_taken_up_has_all_events_once(rows: tuple[int, ...], after: int) -> None:
+async def test_a_stream_taken_up_has_all_events_once(
+    rows: tuple[int, ...], after: int, autojump_clock: MockClock
+) -> None:
     async with running() as system:
         async with system.engine.open_rows(requests(*rows)) as stream:
             undisturbed = by_row([event async for event in stream])
@@ -92,7 +91,7 @@ async def test_a_stream_taken_up_has_all_events_once(rows: tuple[int, ...], afte
         assert await whole(system, "a") == told  # and again, within a window of the last reader
 
 
-async def test_it_runs_on_while_nobody_reads() -> None:
+async def test_it_runs_on_while_nobody_reads(autojump_clock: MockClock) -> None:
     async with running() as system:
         await lost(system, "a")
         await trio.sleep(WINDOW - 0.1)
@@ -102,7 +101,7 @@ async def test_it_runs_on_while_nobody_reads() -> None:
                 assert isinstance([event async for event in taken.stream][-1], motet.Finished)
 
 
-async def test_when_the_window_is_over_its_rows_are_withdrawn() -> None:
+async def test_when_the_window_is_over_its_rows_are_withdrawn(autojump_clock: MockClock) -> None:
     async with running() as system:
         await lost(system, "a")
         await trio.sleep(WINDOW - 0.5)
@@ -112,7 +111,7 @@ async def test_when_the_window_is_over_its_rows_are_withdrawn() -> None:
         assert system.engine.gauges.resuming.let_go == 1
 
 
-async def test_each_reader_that_leaves_opens_the_window_anew() -> None:
+async def test_each_reader_that_leaves_opens_the_window_anew(autojump_clock: MockClock) -> None:
     async with running() as system:
         await lost(system, "a")
         for _ in range(2):
@@ -122,7 +121,7 @@ async def test_each_reader_that_leaves_opens_the_window_anew() -> None:
         assert await is_gone(system, "a")
 
 
-async def test_what_has_ended_is_kept_for_the_window_and_holds_no_seat() -> None:
+async def test_what_has_ended_is_kept_for_the_window_and_holds_no_seat(autojump_clock: MockClock) -> None:
     async with running() as system:
         await lost(system, "a", after=21, limit=20)
         assert await settled(system) == 0 and system.engine.gauges.resuming.detached_rows == 0
@@ -131,7 +130,7 @@ async def test_what_has_ended_is_kept_for_the_window_and_holds_no_seat() -> None
         assert await is_gone(system, "a") and system.engine.gauges.resuming.bytes == 0
 
 
-async def test_past_the_cap_of_rows_the_first_that_was_left_goes() -> None:
+async def test_past_the_cap_of_rows_the_first_that_was_left_goes(autojump_clock: MockClock) -> None:
     async with running(resume_rows=3) as system:
         await lost(system, "a")
         await lost(system, "b", (1, 2))
@@ -143,7 +142,7 @@ async def test_past_the_cap_of_rows_the_first_that_was_left_goes() -> None:
         assert not await is_gone(system, "c")
 
 
-async def test_past_the_cap_of_bytes_the_first_that_was_left_goes() -> None:
+async def test_past_the_cap_of_bytes_the_first_that_was_left_goes(autojump_clock: MockClock) -> None:
     """Also what has ended; and what a stream without a reader goes on to say counts."""
     async with running(resume_bytes=6_000) as system:
         await lost(system, "ended", after=21, limit=20)
@@ -161,7 +160,9 @@ TWO = scripted_projection(Settings(prompt_cache_bytes=0)).needed([RowLength(20, 
 
 
 @pytest.mark.parametrize("options", [{"batch": 2}, {"batch": 4, "kv_budget": TWO + 100}])
-async def test_who_waits_gets_the_place_of_a_detached_row(options: dict[str, Any]) -> None:
+async def test_who_waits_gets_the_place_of_a_detached_row(
+    options: dict[str, Any], autojump_clock: MockClock
+) -> None:
     """A place, or bytes. The first that was left goes, and no more of them than wait."""
     async with running(**options) as system:
         await lost(system, "a")
@@ -174,7 +175,9 @@ async def test_who_waits_gets_the_place_of_a_detached_row(options: dict[str, Any
                 assert gone == [True, False]
 
 
-async def test_a_row_that_is_left_while_others_wait_goes_for_the_next_that_comes() -> None:
+async def test_a_row_that_is_left_while_others_wait_goes_for_the_next_that_comes(
+    autojump_clock: MockClock,
+) -> None:
     async with running(batch=1) as system, trio.open_nursery() as nursery:
         ends: list[motet.Event] = []
 
@@ -193,7 +196,7 @@ async def test_a_row_that_is_left_while_others_wait_goes_for_the_next_that_comes
                 await trio.sleep(0.1)
 
 
-async def test_a_drain_keeps_nothing_for_those_that_have_left() -> None:
+async def test_a_drain_keeps_nothing_for_those_that_have_left(autojump_clock: MockClock) -> None:
     async with running() as system:
         await lost(system, "a")
         await lost(system, "ended", after=21, limit=20)
@@ -214,7 +217,7 @@ async def test_a_drain_keeps_nothing_for_those_that_have_left() -> None:
             await whole(system, "b")
 
 
-async def test_who_reads_is_told_that_the_stream_was_taken_up_elsewhere() -> None:
+async def test_who_reads_is_told_that_the_stream_was_taken_up_elsewhere(autojump_clock: MockClock) -> None:
     """The server has not always seen that a connection is dead."""
     async with running() as system:
         async with system.engine.open_resumable(requests(0), "a", "A") as stream:
@@ -226,7 +229,7 @@ async def test_who_reads_is_told_that_the_stream_was_taken_up_elsewhere() -> Non
                 assert events[0] == first and isinstance(events[-1], motet.Finished)
 
 
-async def test_a_request_that_is_refused_leaves_nothing() -> None:
+async def test_a_request_that_is_refused_leaves_nothing(autojump_clock: MockClock) -> None:
     async with running(batch=1, queue_limit=1) as system:
         async with system.engine.open_rows(requests(0, 1, limit=LONG)):
             with pytest.raises(motet.NotTaken):
@@ -237,14 +240,14 @@ async def test_a_request_that_is_refused_leaves_nothing() -> None:
         assert system.engine.gauges.resuming.attached == 0
 
 
-async def test_a_server_that_keeps_none_says_so() -> None:
+async def test_a_server_that_keeps_none_says_so(autojump_clock: MockClock) -> None:
     async with running(resume_window=0) as system:
         with pytest.raises(motet.InvalidRequest) as refused:
             await lost(system, "a")
         assert refused.value.param == "resumable"
 
 
-async def test_the_engines_death_ends_its_readers() -> None:
+async def test_the_engines_death_ends_its_readers(autojump_clock: MockClock) -> None:
     async with running(device_timeout=1) as system:
         with pytest.raises(motet.EngineDied):
             async with system.engine.open_resumable(requests(0, limit=LONG), "a", "A") as stream:
@@ -254,3 +257,48 @@ async def test_the_engines_death_ends_its_readers() -> None:
                     pass
         with pytest.raises(motet.StreamGone):
             await whole(system, "a")
+
+
+def song(events: list[motet.Event]) -> tuple[str, motet.Event]:
+    """Text and end: a row that was recovered tells two tokens at once."""
+    return "".join(event.text for event in events if isinstance(event, motet.Text)), events[-1]
+
+
+@pytest.mark.parametrize("seed", range(9))
+async def test_whatever_readers_do_texts_are_whole_and_nothing_is_left(
+    seed: int, autojump_clock: MockClock
+) -> None:
+    """Readers that drop, come back, come back too late or never, beside others, faults and a crowd."""
+    draw = random.Random(seed)
+    options: dict[str, Any] = {"batch": 3, "resume_rows": 4, "resume_bytes": 30_000}
+    ends: Counter[str] = Counter()
+    async with running(**options) as system:
+        engine = system.engine
+        whole_of = {}
+        for row in range(len(PROMPTS)):
+            async with engine.open_rows(requests(row)) as stream:
+                whole_of[row] = song([event async for event in stream])
+
+        async def caller(number: int) -> None:
+            row, name = draw.randrange(len(PROMPTS)), f"{number}"
+            await trio.sleep(draw.random())
+            if draw.random() < 0.3:
+                async with engine.open_rows(requests(row)) as stream:
+                    assert song([event async for event in stream]) == whole_of[row]
+                return
+            await lost(system, name, (row,), after=draw.randrange(15), limit=20)
+            if number in {5, 15}:  # three such would end the engine
+                system.device.faults.step = 1
+            await trio.sleep(draw.choice([0, draw.random() / 5, draw.random() * 1.5 * WINDOW]))
+            try:
+                async with engine.take_up(name) as taken:
+                    assert song([event async for event in taken.stream]) == whole_of[row]
+                    ends["whole"] += 1
+            except motet.StreamGone:
+                ends["gone"] += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(caller, number)
+        assert ends["whole"] and ends["gone"]
+    assert engine.gauges.resuming.attached == engine.gauges.resuming.detached == 0
