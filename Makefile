@@ -40,8 +40,9 @@ ifeq ($(BACKEND)$(OPENBLAS),cpu)
 	@echo "For speed: apt-get install libopenblas0-pthread, then run make serve again."
 endif
 
+# Two at a time: a test uses one core.
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Other people's clients, in an environment of their own: their versions exclude ours.
 .PHONY: clients

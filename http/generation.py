@@ -68,7 +68,7 @@ class TextGrammar(Body):
 class Generation(Body):
     """What chat and text completions share."""
 
-    model: str = "default_model"
+    model: str
     """The id at /v1/models, its last path part, or 'default_model'."""
     max_tokens: TokenCount | None = None
     """Tokens to generate at most."""

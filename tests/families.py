@@ -540,12 +540,12 @@ UNSAFE = ("phi3small",)
 
 
 def build(
-    family: str, dtype: mx.Dtype = mx.float32, *, vocabulary: int = VOCABULARY
+    family: str, dtype: mx.Dtype = mx.float32, *, vocabulary: int | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A model of a family and its configuration; the same bits each time."""
     config = json.loads(json.dumps(CONFIGS[family]))
     for holder in (config, config.get("text_config", {})):
-        if "vocab_size" in holder:
+        if vocabulary is not None and "vocab_size" in holder:
             holder["vocab_size"] = vocabulary
     mx.random.seed(0)
     architecture = importlib.import_module("mlx_lm.models." + config["model_type"])

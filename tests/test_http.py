@@ -120,6 +120,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (TEXT, text({"a": 1}), 400, "prompt"),
     (TEXT, text("x", echo=True), 400, "echo"),
     (TEXT, {"model": "tiny"}, 400, "prompt"),
+    (TEXT, {"prompt": "x"}, 400, "model"),
     (CHAT, OK | {"messages": []}, 400, "messages"),
     (CHAT, OK | {"messages": "hello"}, 400, "messages"),
     (CHAT, OK | {"messages": [{"role": "king", "content": "x"}]}, 400, "messages[0].role"),

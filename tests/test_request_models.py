@@ -71,6 +71,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     (TEXT | {"prompt": ["x"] * 65}, "prompt"),
     (TEXT | {"prompt": {}}, "prompt"),
     ({"model": "m", "messages": None}, "messages"),
+    ({"prompt": "x"}, "model"),
 ]  # fmt: skip
 
 
