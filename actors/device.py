@@ -29,7 +29,8 @@ import outcome
 import structlog
 import trio
 
-from motet.actors.executor import Computing, Executor, Result, StepError, describe
+from motet.actors.executor import Computing, Executor, Result
+from motet.actors.faults import StepError, describe
 from motet.channels.decode import ToDecode
 from motet.channels.device import (
     Abandoned,

@@ -11,6 +11,7 @@ from typing import TypeAlias, assert_never
 import attrs
 import structlog
 
+from motet.actors.faults import StepError, describe
 from motet.actors.opening import open_row
 from motet.actors.snapshots import Snapshots
 from motet.channels.device import (
@@ -49,14 +50,6 @@ Computing: TypeAlias = Chunk | Abandon | Join | Drop | Export | Restore
 Result: TypeAlias = Chunked | Abandoned | JoinFault | Dropped | Exported | Restored
 
 
-@attrs.frozen
-class StepError:
-    """A step failed, and with it all rows of the group, whose state is dropped."""
-
-    rows: tuple[int, ...]
-    error: str
-
-
 class Executor:
     """The device's state and the meaning of its commands."""
 
@@ -65,6 +58,7 @@ class Executor:
         model: Model,
         *,
         snapshots: bool,
+        firsts_apart: bool = False,
         grammars: Grammars | None = None,
         namespace: Namespace = UNNAMED,
         part_seconds: float = math.inf,
@@ -73,6 +67,7 @@ class Executor:
     ) -> None:
         self._model = model
         self._keeps = snapshots
+        self._firsts_apart = firsts_apart
         self._grammars = grammars
         self._part_seconds = part_seconds
         self._observe = observe
@@ -161,6 +156,9 @@ class Executor:
         Returns:
             The parts that were read; the faults of the others are put into ``failed``.
         """
+        fresh, going_on = self._fresh(parts)
+        if fresh and going_on:
+            return self._read_together(fresh, failed) + self._read_together(going_on, failed)
         before: Batch | None = None
         try:
             batch = self._gathered(parts)
@@ -174,6 +172,11 @@ class Executor:
                 return []
             parted = self._part_all(before, parts, failed)
             return [part for one in parted for part in self._read_together((one,), failed)]
+
+    def _fresh(self, parts: Sequence[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+        """Parts of rows that hold nothing yet, if they must be fed apart; and the others."""
+        fresh = [p for p in parts if self._firsts_apart and not self._preparing[p.row].row(p.row).fed]
+        return tuple(fresh), tuple(part for part in parts if part not in fresh)
 
     def _part_all(self, batch: Batch, parts: Sequence[Part], failed: dict[int, PartRead]) -> list[Part]:
         """Every row as it was before a forward that failed, each a batch of its own.
@@ -223,6 +226,9 @@ class Executor:
 
     def _begin_together(self, ending: list[Part]) -> dict[int, PartRead]:
         """The first tokens of rows whose prompts end, in one forward; one by one if that fails."""
+        fresh, going_on = self._fresh(ending)
+        if fresh and going_on:
+            return self._begin_together(list(fresh)) | self._begin_together(list(going_on))
         try:
             batch = self._gathered(tuple(ending))
             before = batch.checkpoint() if len(ending) > 1 else None
@@ -381,8 +387,3 @@ class Executor:
 
 def _logprobs(sampled: list[Sampled]) -> tuple[TokenLogprob, ...]:
     return tuple(TokenLogprob(*one.logprob) for one in sampled if one.logprob is not None)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    return f"{type(error).__name__}: {error}"

@@ -235,6 +235,7 @@ async def _start(
         executor = Executor(
             model,
             snapshots=snapshots,
+            firsts_apart=tested.fresh is not None,
             grammars=grammars,
             namespace=namespace,
             part_seconds=settings.max_decode_stall / 2,  # a step of the larger group follows the last

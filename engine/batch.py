@@ -72,6 +72,9 @@ class Batch:
         if any(padding):
             for cache in self.caches:
                 cache.prepare(lengths=lengths, right_padding=padding)
+        if self.merged and len(padded[0]) > 1:
+            for leaf in leaves(self.caches):
+                layout_of(leaf).straighten(leaf)
         model(mx.array(padded), cache=self.caches)
         mx.eval([cache.state for cache in self.caches])
         if any(padding):

@@ -31,6 +31,8 @@ from motet.engine.state import copyable, fresh_copy
 BOUNDS = {"float32": 0.1, "bfloat16": 0.15, "float16": 0.15}
 
 _LENGTHS = (7, 12, 19)
+_FINE = 0.25  # of a bound, where one token's scale is all that can be wrong, and caution costs a forward
+_NEW = (2, 12)  # a row that is new, and so short that its first token still tells, beside one that is not
 _STEPS = 3
 _PART = 4  # tokens of each prompt in a chunk of several
 _UNLIKE_PARTS = (2, 6, 4)
@@ -47,6 +49,8 @@ class SelfTest:
     """Why prompts must be read one at a time; None if several can be read in one forward."""
     level: str | None
     """Why several must be read in equal parts; None if unlike ones can be padded."""
+    fresh: str | None
+    """Why rows that hold nothing must not be fed beside rows that do; None if they may."""
     snapshots: bool
     """Whether a row can begin from another row's state."""
     cuts: bool
@@ -71,6 +75,7 @@ def run(model: Model, rows: int) -> SelfTest:
         alone=None,
         apart=None,
         level=None,
+        fresh=None,
         snapshots=_works(lambda: _adopts(model)),
         cuts=all(type(leaf) is KVCache for leaf in leaves(model.caches())),
         step_seconds=step_seconds,
@@ -86,6 +91,8 @@ def run(model: Model, rows: int) -> SelfTest:
     if wrong is not None:
         return _serial(tested, wrong)
     apart, _ = _together(model, tokens, logits, partial(_cohort, parts=(_PART,) * len(_LENGTHS)))
+    fresh, _ = _together(model, tokens, logits, partial(_cohort, parts=(1, 1)), (_NEW,), _FINE)
+    tested = attrs.evolve(tested, fresh=fresh)
     if not all(layout_of(leaf).pads for leaf in leaves(model.caches())):
         return attrs.evolve(tested, apart=apart, level="padding would reach its recurrent state")
     level, _ = _together(model, tokens, logits, partial(_cohort, parts=_UNLIKE_PARTS))
@@ -123,7 +130,8 @@ def _cohort(model: Model, lengths: tuple[int, ...], *, parts: tuple[int, ...]) -
     prompts = [_prompt(model, length) for length in lengths]
     rows = [Batch([_row(length)], model.caches()) for length in lengths]
     for row, prompt, part in zip(rows, prompts, parts, strict=False):
-        row.read(model.module, [prompt[: -part - 1]])
+        if len(prompt) > part + 1:
+            row.read(model.module, [prompt[: -part - 1]])
     batch = Batch.of(rows)
     batch.read(model.module, [prompt[-part - 1 : -1] for prompt, part in zip(prompts, parts, strict=False)])
     batch.begin(model.module, [prompt[-1] for prompt in prompts])
@@ -160,7 +168,7 @@ def _alone(model: Model) -> tuple[dict[int, list[int]], dict[int, list[mx.array]
     tokens: dict[int, list[int]] = {}
     logits: dict[int, list[mx.array]] = {}
     seconds = math.inf
-    for length in _LENGTHS:
+    for length in (_NEW[0], *_LENGTHS):
         alone, took = _decode(model, (length,))
         seconds = min(seconds, took)
         logits |= alone
@@ -169,11 +177,16 @@ def _alone(model: Model) -> tuple[dict[int, list[int]], dict[int, list[mx.array]
 
 
 def _together(
-    model: Model, tokens: dict[int, list[int]], alone: dict[int, list[mx.array]], prepare: Prepare
+    model: Model,
+    tokens: dict[int, list[int]],
+    alone: dict[int, list[mx.array]],
+    prepare: Prepare,
+    batches: tuple[tuple[int, ...], ...] = (_LENGTHS[:2], _LENGTHS),
+    share: float = 1.0,
 ) -> tuple[str | None, float | None]:
-    bound = BOUNDS.get(model.facts.dtype, BOUNDS["float16"])
+    bound = share * BOUNDS.get(model.facts.dtype, BOUNDS["float16"])
     worst = 0.0
-    for lengths in (_LENGTHS[:2], _LENGTHS):
+    for lengths in batches:
         try:
             together, _ = _decode(model, lengths, prepare)
         except Exception as error:

@@ -274,7 +274,7 @@ class ScriptedDevice:
 def scripted_info(settings: Settings) -> EngineInfo:
     """What a load-time self-test might have found."""
     facts = ModelFacts("scripted", families.VOCABULARY, families.CONTEXT, 0, "float32")
-    tested = SelfTest(None, None, None, True, True, step_seconds=STEP_TIME, token_seconds=0.001)
+    tested = SelfTest(None, None, None, None, True, True, step_seconds=STEP_TIME, token_seconds=0.001)
     projection, budget = scripted_projection(settings), scripted_budget(settings)
     return EngineInfo(facts, tested, settings.batch, settings.batch, budget, projection)
 

@@ -243,7 +243,12 @@ async def test_the_forms_of_a_text_over_http() -> None:
         assert set(json.loads(streamed_text.text)) == set(SCHEMA["properties"])
         assert whole["message"]["content"] == streamed_text.text
         assert whole["finish_reason"] == streamed_text.finish == "stop"
-        body = {"prompt": "abc", "max_tokens": 50, "grammar": {"type": "regex", "value": "[0-9]{6}"}}
+        body = {
+            "model": "tiny",
+            "prompt": "abc",
+            "max_tokens": 50,
+            "grammar": {"type": "regex", "value": "[0-9]{6}"},
+        }
         answer = (await client.post(TEXT, json=body)).json()["choices"][0]
         assert answer["text"].isdigit() and len(answer["text"]) == 6 and answer["finish_reason"] == "stop"
 

@@ -88,8 +88,13 @@ async def test_a_wrong_batch_is_seen() -> None:
     assert replay("llama", trace).different > 0
 
 
+# recurrent_gemma's first tokens are fed apart, for mlx-lm's batch reads them wrong beside others: what is right
+# there is the row alone (test_schedules.py).
+COHORTS = [family for family in families.BATCHED if family != "recurrent_gemma"]
+
+
 @pytest.mark.parametrize("step", [96, 2048])  # many chunks, few
-@pytest.mark.parametrize("family", families.BATCHED)
+@pytest.mark.parametrize("family", COHORTS)
 async def test_prompts_read_together_equal_mlx_lms_batch(family: str, step: int) -> None:
     """Prompts of unlike lengths at once: cohorts form, level, end together and decode as one."""
     trace = Trace()

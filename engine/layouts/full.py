@@ -43,6 +43,9 @@ class Full:
         """The left padding that the kept rows share goes too."""
         rows.filter(places)
 
+    def straighten(self, rows: Any) -> None:
+        """Nothing to do."""
+
     def extract(self, rows: Any, place: int) -> Any:
         """The row's tokens without its padding."""
         return KVCache() if rows.empty() else rows.extract(place)

@@ -34,6 +34,9 @@ class Layout(Protocol):
     def keep(self, rows: Any, places: list[int]) -> None:
         """Keep the rows at these places of the first axis, in place."""
 
+    def straighten(self, rows: Any) -> None:
+        """Before several tokens of each row are read: what mlx-lm's own forward does not do, in place."""
+
     def extract(self, rows: Any, place: int) -> Any:
         """One row as a lone cache that does not keep the others' memory alive."""
 

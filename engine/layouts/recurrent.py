@@ -37,6 +37,9 @@ class Recurrent:
         """By place."""
         rows.filter(places)
 
+    def straighten(self, rows: Any) -> None:
+        """Nothing to do."""
+
     def extract(self, rows: Any, place: int) -> Any:
         """mlx-lm's cannot read an empty slot, and gives a slice, which keeps the whole batch alive."""
         extracted = ArraysCache(len(rows.cache))

@@ -32,6 +32,15 @@ class Rotating:
         """The ring keeps its width."""
         rows.filter(places)
 
+    def straighten(self, rows: Any) -> None:
+        """A turned ring into temporal order.
+
+        mlx-lm's make_mask for more than one token takes it for straight, and hides the oldest token of
+        rows that have left padding. The ring turns when one token is fed, which a chunk may be.
+        """
+        if isinstance(rows, BatchRotatingKVCache) and not rows.empty():
+            rows._temporal_order()
+
     def extract(self, rows: Any, place: int) -> Any:
         """The row's tokens in temporal order."""
         return RotatingKVCache(rows.max_size) if rows.empty() else rows.extract(place)
