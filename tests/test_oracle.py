@@ -88,8 +88,8 @@ async def test_a_wrong_batch_is_seen() -> None:
     assert replay("llama", trace).different > 0
 
 
-# recurrent_gemma's first tokens are fed apart, for mlx-lm's batch reads them wrong beside others: what is right
-# there is the row alone (test_schedules.py).
+# recurrent_gemma's first tokens are fed apart, for mlx-lm's batch reads them wrong beside others: what is
+# right there is the row alone (test_schedules.py).
 COHORTS = [family for family in families.BATCHED if family != "recurrent_gemma"]
 
 
