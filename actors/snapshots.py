@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 import attrs
-import mlx.core as mx
 import structlog
 
 from motet.channels.device import Export, Exported, Restore, Restored, Snapshot
@@ -12,7 +11,7 @@ from motet.channels.manifest import Manifest, Plane
 from motet.channels.namespace import Namespace
 from motet.engine.model import Model
 from motet.engine.planes import Exporting, Importing, NotPortable, put_together, take_apart
-from motet.engine.state import fresh_copy, nbytes, trimmable
+from motet.engine.state import begin_evaluation, fresh_copy, nbytes, trimmable
 
 log = structlog.get_logger()
 
@@ -55,8 +54,7 @@ class Snapshots:
 
     def store(self, caches: list[object], length: int) -> Snapshot:
         """Keep caches, which from now on are written to by nobody."""
-        # Lazy, a slice would keep what it is cut from: a batch, or another row's room for more.
-        mx.async_eval([cache.state for cache in caches])  # type: ignore[attr-defined, no-untyped-call]
+        begin_evaluation(caches)
         handle = self._next_handle
         self._next_handle += 1
         self._stored[handle] = Stored(caches, length)

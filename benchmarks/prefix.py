@@ -109,7 +109,7 @@ async def restarted(model: str, options: argparse.Namespace) -> None:
     print(f"    of which reading the file:           {median(reading):7.3f} s")
     print(f"  cold : memory : disk                   {_ratio(cold, memory)} : 1 : {_ratio(disk, memory)}")
     print(f"  disk / (memory + reading):             {median(ratios):7.2f}")
-    print(f"  computed after the restart are the tails alone: {computed}")
+    print(f"  computed after the restart are no more than the tails: {computed}")
     print(f"  mlx_lm.server, one request: cold {upstream[0]:.3f} s, warm {upstream[1]:.3f} s")
 
 

@@ -14,7 +14,7 @@ from motet.engine.constraints.constraint import constrained
 from motet.engine.layouts.choice import layout_of, leaves, regrouped
 from motet.engine.row import Row, Sampled
 from motet.engine.sampling import RowSampler
-from motet.engine.state import nbytes
+from motet.engine.state import begin_evaluation, nbytes
 
 
 class Batch:
@@ -108,7 +108,7 @@ class Batch:
         index = self.numbers.index(number)
         lone = [layout_of(leaf).extract(leaf, index) for leaf in leaves(self.caches)]
         caches = regrouped(self.caches, lone)
-        mx.async_eval([cache.state for cache in caches])  # type: ignore[no-untyped-call]
+        begin_evaluation(caches)
         return caches
 
     def alone(self, number: int) -> "Batch":

@@ -62,6 +62,11 @@ def _fresh_handles(state: Any) -> Any:
     return tree_map(fresh, state)
 
 
+def begin_evaluation(caches: list[Any]) -> None:
+    """Queue the evaluation of caches' arrays: lazy, a slice keeps alive all that it is cut from."""
+    mx.async_eval([cache.state for cache in caches])  # type: ignore[no-untyped-call]
+
+
 def nbytes(caches: list[Any]) -> int:
     """Bytes allocated, unused room included."""
     return sum(cache.nbytes for cache in caches)
