@@ -58,7 +58,7 @@ from motet.channels.prefill import (
 
 log = structlog.get_logger()
 
-_IDLE_STALLS = 2  # a chunk's time, in stall targets, when nobody runs and one prompt is read
+_IDLE_STALLS = 1.5  # a chunk's time, in stall targets, when nobody runs and one prompt is read
 _GANG_STALLS = 5  # likewise, when several like it are: then more of them get their due with each
 
 
