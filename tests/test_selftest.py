@@ -67,6 +67,21 @@ def test_caches_without_a_batch_layout_are_named(family: str) -> None:
     assert found.step_seconds > 0 and found.token_seconds > 0
 
 
+def test_a_near_tie_that_falls_the_other_way_is_no_fault() -> None:
+    """The rows are fed other tokens then, and their logits have nothing in common."""
+    first, second = 5, 6
+
+    def tied(rows: int, logits: mx.array) -> mx.array:
+        best = logits.max(axis=-1) + 1
+        logits[..., first] = best
+        logits[..., second] = best + (0.001 if rows > 1 else -0.001)
+        return logits
+
+    found = found_on(tied)
+    assert found.alone is found.apart is found.fresh is found.level is None
+    assert found.error is not None and found.error < 0.01
+
+
 def test_one_row_is_never_tried_in_a_batch() -> None:
     widths = set()
 
