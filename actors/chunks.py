@@ -23,7 +23,7 @@ class ChunkSizer:
     """
 
     forward_seconds: float
-    """A forward of a single token, from the load-time self-test."""
+    """A chunk's own cost: a forward of a single token and a new shape, from the load-time self-test."""
     token_seconds: float
     """What each token adds, at no depth; from the self-test."""
     largest: int

@@ -15,6 +15,8 @@ class Pace:
     """Most tokens of a chunk."""
     forward_seconds: float
     """A forward of one token."""
+    shape_seconds: float
+    """What it adds to a chunk that no chunk before it had its shape, as most have not."""
     token_seconds: float
     """The first estimate of what each more token adds."""
     fixed: bool

@@ -319,6 +319,7 @@ def start_actors(
             stall=settings.max_decode_stall,
             largest=settings.prefill_step_size,
             forward_seconds=info.selftest.step_seconds,
+            shape_seconds=info.selftest.shape_seconds,
             token_seconds=info.selftest.token_seconds,
             fixed=settings.batch == 1,
             joiners=settings.prompt_concurrency,
