@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import time
 
 import attrs
 import structlog
@@ -80,6 +81,13 @@ class Writer:
 
     def do(self, job: WriterJob) -> WriterResult:
         """One job. What the disk refuses is told."""
+        started = time.thread_time()
+        result = self._done(job)
+        if isinstance(result, Written):
+            return attrs.evolve(result, seconds=time.thread_time() - started)
+        return result
+
+    def _done(self, job: WriterJob) -> WriterResult:
         try:
             match job:
                 case Scan(number):

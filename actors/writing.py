@@ -5,6 +5,7 @@ leave no files; and a SHARE of its length, so that a chat that grows turn by tur
 each: all that is ever written of one chat is at most 1 / SHARE + 1 times its final size.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -23,8 +24,8 @@ LEAST = 256
 SHARE = 1 / 8
 PIECE = 4 << 20
 """Bytes that the device hands out between two steps: a few milliseconds."""
-DEVICE_SHARE = 0.02
-"""Of the device's time, while rows run."""
+BUSY_SHARE = 0.03
+"""Of the time that the device and the thread may take together, while rows run: both use cores and memory."""
 _LONGEST_PAUSE = 2.0
 
 
@@ -49,7 +50,7 @@ class Writing:
         gauges: PersisterGauges,
         clock: Callable[[], float],
     ) -> None:
-        self.resume_at = float("inf")
+        self.resume_at = math.inf
         """When to ``resume``."""
         self._to_device = to_device
         self._to_writer = to_writer
@@ -65,7 +66,8 @@ class Writing:
         self._persist: Persist | None = None
         self._draft: Draft | None = None
         self._position = 0
-        self._pause = 0.0
+        self._device_seconds = 0.0  # of the last piece, if rows ran
+        self._begin_at = -math.inf
         gauges.writes = "on" if self._on else "off"
         if self._on:
             self._chore(Scan)
@@ -76,7 +78,8 @@ class Writing:
             self._answer(False)
             return
         self._persist, self._draft, self._position = message, None, 0
-        post(self._to_device, Export(message.handle, 0, PIECE))
+        self.resume_at = self._begin_at
+        self.resume()
 
     def _worth(self, message: Persist) -> bool:
         _, known = self._catalogue.longest(message.namespace, message.tokens)
@@ -97,11 +100,8 @@ class Writing:
                 replaces = self._catalogue.prefixes(persist.namespace, persist.tokens)
             first = self._draft = Draft(persist.namespace, persist.tokens, piece.manifest, replaces)
         self._position += len(piece.data)
-        pause = 0.0
-        if piece.busy:
-            pause = min(piece.seconds * (1 / DEVICE_SHARE - 1), _LONGEST_PAUSE)
+        self._device_seconds = piece.seconds if piece.busy else 0.0
         self._chore(lambda job: Write(job, piece.data, first))
-        self._pause = pause
 
     def _give_up(self) -> None:
         """The snapshot is gone, or cannot be taken apart."""
@@ -111,7 +111,7 @@ class Writing:
 
     def _end(self, *, stored: bool) -> None:
         self._persist = self._draft = None
-        self.resume_at = float("inf")
+        self.resume_at = math.inf
         self._answer(stored)
 
     def remove(self, name: str) -> None:
@@ -148,6 +148,10 @@ class Writing:
         self._next_chore()
 
     def _wrote(self, result: Written, draft: Draft) -> None:
+        pause = 0.0
+        if self._device_seconds:
+            pause = min((self._device_seconds + result.seconds) * (1 / BUSY_SHARE - 1), _LONGEST_PAUSE)
+        self._begin_at = self._clock() + pause
         if result.refused:
             self._end(stored=False)
         elif result.name is not None:
@@ -156,12 +160,12 @@ class Writing:
             log.info("prefix written", tokens=len(draft.tokens), bytes=draft.manifest.nbytes)
             self._end(stored=True)
         else:
-            self.resume_at = self._clock() + self._pause
+            self.resume_at = self._begin_at
 
     def resume(self) -> None:
         """Ask the device for the next bytes, if it is time."""
         if self._persist is not None and self.resume_at <= self._clock():
-            self.resume_at = float("inf")
+            self.resume_at = math.inf
             post(self._to_device, Export(self._persist.handle, self._position, PIECE))
 
     def failed(self, error: str) -> None:

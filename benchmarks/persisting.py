@@ -1,10 +1,11 @@
 """Does writing prefixes to disk hold up the streams that run?
 
-    python benchmarks/persisting.py [--model DIR] [--streams 4] [--gigabytes 1] [--seconds 6]
+    python benchmarks/persisting.py [--model DIR] [--streams 4] [--gigabytes 1] [--tokens 3000]
 
 One engine in this process. Prompts are read until their states fill so many bytes, none of which is written
-yet; then streams run, first undisturbed, then while all of that is written. Told are the tokens a second of
-all streams in both, their ratio, and how fast was written. Without a model: a random one whose states are
+yet. Then the same streams run three times: undisturbed, while all of that is written, and undisturbed. Told
+is how long the tokens that were made while it was written took, over how long the same tokens took in the
+undisturbed runs (a stream slows down as it grows). Without a model: a random one whose states are
 large beside its weights. On a CPU preload OpenBLAS.
 """
 
@@ -84,30 +85,71 @@ async def measure(model: str, directory: str, options: argparse.Namespace) -> No
                 async for _ in events:
                     pass
 
-        async def rate(done: Callable[[], bool]) -> tuple[float, float]:
-            begun, tokens = time.perf_counter(), engine.gauges.decode.tokens
-            while not done():  # noqa: ASYNC110 - gauges are asked from outside
-                await trio.sleep(0.02)
-            seconds = time.perf_counter() - begun
-            return (engine.gauges.decode.tokens - tokens) / seconds, seconds
+        async def run(wanted: int, begin: Callable[[], None] | None = None) -> Timeline:
+            timeline = Timeline(engine)
+            async with trio.open_nursery() as nursery:
+                for i in range(options.streams):
+                    nursery.start_soon(stream, 11 + i)
+                await timeline.reach(200)
+                if begin is not None:
+                    begin()
+                    timeline.mark()
+                    while engine.gauges.persister.written < number and timeline.tokens < wanted:
+                        await timeline.tick()
+                    timeline.mark()
+                else:
+                    await timeline.reach(wanted)
+                nursery.cancel_scope.cancel()
+            return timeline
 
-        async with trio.open_nursery() as nursery:
-            for i in range(options.streams):
-                nursery.start_soon(stream, 11 + i)
-            await trio.sleep(2)
-            end = time.perf_counter() + options.seconds
-            before, _ = await rate(lambda: time.perf_counter() > end)
-            gate.open()
-            during, seconds = await rate(lambda: engine.gauges.persister.written >= number)
-            end = time.perf_counter() + options.seconds
-            after, _ = await rate(lambda: time.perf_counter() > end)
-            nursery.cancel_scope.cancel()
+        before = await run(options.tokens)
+        during = await run(options.tokens, gate.open)
         written = engine.gauges.persister.bytes
-        quiet = (before + after) / 2
-        print(f"  undisturbed, before and after: {before:7.1f} {after:7.1f} tokens/s")
-        print(f"  while {written / 1e9:.2f} GB are written: {during:8.1f} tokens/s")
-        print(f"  ratio {during / quiet:.3f}")
-        print(f"  written in {seconds:.1f} s: {written / 1e6 / seconds:.0f} MB/s")
+        after = await run(options.tokens)
+        first, last = during.marks
+        seconds = during.seconds(first, last)
+        quiet = [one.seconds(first, last) for one in (before, after)]
+        print(f"  tokens {first} to {last}, undisturbed: {quiet[0]:6.2f} and {quiet[1]:.2f} s")
+        print(f"  while {written / 1e9:.2f} GB are written:     {seconds:6.2f} s")
+        print(f"  ratio {sum(quiet) / 2 / seconds:.3f}")
+        print(f"  written at {written / 1e6 / seconds:.0f} MB/s")
+
+
+class Timeline:
+    """When the streams had made how many tokens."""
+
+    def __init__(self, engine: motet.Engine) -> None:
+        self._gauge = engine.gauges.decode
+        self._start = self._gauge.tokens
+        self._at: list[tuple[int, float]] = []
+        self.marks: list[int] = []
+
+    @property
+    def tokens(self) -> int:
+        """Made so far."""
+        return self._gauge.tokens - self._start
+
+    def mark(self) -> None:
+        """Remember how many there are."""
+        self._at.append((self.tokens, time.perf_counter()))
+        self.marks.append(self.tokens)
+
+    async def tick(self) -> None:
+        """Look again a little later: gauges are asked from outside."""
+        await trio.sleep(0.01)
+        self._at.append((self.tokens, time.perf_counter()))
+
+    async def reach(self, tokens: int) -> None:
+        """Until there are so many."""
+        while self.tokens < tokens:
+            await self.tick()
+
+    def seconds(self, first: int, last: int) -> float:
+        """From the first token to the last."""
+        return self._time(last) - self._time(first)
+
+    def _time(self, tokens: int) -> float:
+        return next(at for made, at in self._at if made >= tokens)
 
 
 def main() -> int:
@@ -115,7 +157,7 @@ def main() -> int:
     parser.add_argument("--model", help="a model directory; default: a random model")
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=6.0, help="undisturbed, before and after")
+    parser.add_argument("--tokens", type=int, default=3000, help="of all streams, at most")
     options = parser.parse_args()
     logs.configure("WARNING")
     sys.setswitchinterval(0.0005)  # as `motet serve` has it

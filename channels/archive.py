@@ -94,6 +94,8 @@ class Written:
     refused: bool = False
     nbytes: int = 0
     """What the directory takes now."""
+    seconds: float = 0.0
+    """What the job took of a processor."""
 
 
 @attrs.frozen

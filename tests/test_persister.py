@@ -313,7 +313,7 @@ async def test_fault_after_fault_it_keeps_to_memory(
         assert peers.gauges.writes == "off" and peers.gauges.restarts == FAULTS
 
 
-def test_while_rows_run_the_device_gives_a_small_share_of_its_time() -> None:
+def test_while_rows_run_writing_takes_a_small_share_of_the_time() -> None:
     asked: list[Any] = []
 
     class Outlet:
@@ -327,13 +327,13 @@ def test_while_rows_run_the_device_gives_a_small_share_of_its_time() -> None:
     assert state.owns(1)  # the scan
     one = draft(LONG)
     state.persist(Persist(1, LONG, NAMESPACE))
-    for busy, pause in ((True, 0.001 / writing.DEVICE_SHARE), (False, 0.0)):
+    for busy, pause in ((True, 0.003 / writing.BUSY_SHARE), (False, 0.0)):
         export = asked.pop()
         assert isinstance(export, Export)
         data = content(one)[export.start : export.start + 5000]
         state.exported(Exported(1, export.start, one.manifest, data, 0.001, busy))
         assert isinstance(asked.pop(), Write) and state.owns(1)
-        state.written(Written(1))
+        state.written(Written(1, seconds=0.002))
         now[0] += pause * 0.9
         state.resume()
         assert asked == [] or not busy

@@ -26,7 +26,8 @@ class Full:
         merged = BatchKVCache([longest - length for length in lengths])
         if longest == 0:
             return merged
-        capacity = (longest // BatchKVCache.step + 1) * BatchKVCache.step
+        step = BatchKVCache.step
+        capacity = ((longest + step // 2) // step + 1) * step
         merged.keys = _side_by_side([cache.keys for cache in lone], lengths, longest, capacity)
         merged.values = _side_by_side([cache.values for cache in lone], lengths, longest, capacity)
         merged.offset += longest
