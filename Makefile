@@ -56,7 +56,7 @@ clients: .venv-clients/.ready
 
 # Also the gates that take long.
 test-all: setup lint clients
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
 
 # Every family's batch against mlx-lm's own, as a table; then all other families that mlx-lm has.
 oracle: setup
