@@ -19,35 +19,43 @@ class ChunkSizer:
     """Estimates a chunk's time as a forward's own cost and so much a token, by depth.
 
     Two terms, for with one a few short chunks, which are mostly the forward's own cost, would make the
-    next ones shorter and shorter.
+    next ones shorter and shorter. Where shapes are planned, what a chunk takes tells of the greater one.
     """
 
     forward_seconds: float
-    """A chunk's own cost: a forward of a single token and a new shape, from the load-time self-test."""
+    """A forward of a single token, from the load-time self-test."""
     token_seconds: float
     """What each token adds, at no depth; from the self-test."""
     largest: int
     """The most tokens of a chunk."""
+    shape_seconds: float = 0.0
+    """What a chunk pays for its shape, at first as if each were new; from the self-test, then as measured."""
     _by_depth: dict[int, float] = attrs.Factory(dict)
 
     def observe(self, tokens: int, depth: int, seconds: float) -> None:
         """A chunk of ``tokens`` at ``depth`` took ``seconds``."""
         step = depth // _DEPTH_STEP
         before = self._estimate(step)
-        now = (seconds - self.forward_seconds) / tokens
+        if tokens * before < self.shape_seconds:
+            shape = seconds - self.forward_seconds - tokens * before
+            self.shape_seconds += _FOLLOW * (
+                min(max(shape, 0), _TRUST * self.shape_seconds) - self.shape_seconds
+            )
+            return
+        now = (seconds - self._own) / tokens
         now = min(max(now, before / _TRUST), before * _TRUST)
         follow = _FOLLOW if self._by_depth else 1  # what is measured here is better than a guess
-        if tokens * before < self.forward_seconds:
+        if tokens * before < self._own:
             follow = _DOUBT
         self._by_depth[step] = before + follow * (now - before)
 
     def seconds(self, tokens: int, depth: int) -> float:
         """How long a chunk of ``tokens`` at this depth should take."""
-        return self.forward_seconds + tokens * self._estimate(depth // _DEPTH_STEP)
+        return self._own + tokens * self._estimate(depth // _DEPTH_STEP)
 
     def forward_tokens(self, depth: int) -> float:
         """What a forward costs of its own, in tokens at this depth."""
-        return self.forward_seconds / self._estimate(depth // _DEPTH_STEP)
+        return self._own / self._estimate(depth // _DEPTH_STEP)
 
     def size(self, depth: int, seconds: float) -> int:
         """The largest size that should take no longer than ``seconds`` at this depth.
@@ -61,8 +69,12 @@ class ChunkSizer:
 
     def tokens(self, depth: int, seconds: float) -> int:
         """How many tokens should take no longer than ``seconds`` at this depth; at least one."""
-        allowed = (seconds - self.forward_seconds) / self._estimate(depth // _DEPTH_STEP)
+        allowed = (seconds - self._own) / self._estimate(depth // _DEPTH_STEP)
         return max(1, min(int(allowed), self.largest))
+
+    @property
+    def _own(self) -> float:
+        return self.forward_seconds + self.shape_seconds
 
     def _estimate(self, step: int) -> float:
         for nearer in range(step, -1, -1):

@@ -107,8 +107,7 @@ class Cohort:
         self._to = outlets
         self._pace = pace
         self._gauges = gauges
-        forward = pace.forward_seconds + pace.shape_seconds
-        self._sizer = ChunkSizer(forward, pace.token_seconds, pace.largest)
+        self._sizer = ChunkSizer(pace.forward_seconds, pace.token_seconds, pace.largest, pace.shape_seconds)
         self._joiners: dict[int, Joiner] = {}
         self._passed_on: set[int] = set()  # joined to decode, their Withdraw still to come
         self._outstanding: Chunk | None = None

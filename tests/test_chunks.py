@@ -101,6 +101,20 @@ def test_an_edge_from_between_two_is_the_next_one() -> None:
     assert next_edge(10, 7, 16) == 7  # all but the last token end on it
 
 
+@pytest.mark.parametrize("guess", [0.06, 0.2])
+def test_where_shapes_are_planned_chunks_grow_to_what_they_really_take(guess: float) -> None:
+    """A chunk of any length takes 0.1 s and a token next to nothing: few are not taken for slow ones."""
+    sizer = ChunkSizer(0.005, 0.00003, 2048, guess)
+    sizes = []
+    for _ in range(20):
+        sizes.append(sizer.size(0, TARGET))
+        sizer.observe(256, 0, 0.105 + 256 * 0.00003)
+    assert sizes[-1] == 2048
+    for _ in range(20):
+        sizer.observe(256, 0, 0.015)  # shapes that were seen before
+    assert sizer.seconds(256, 0) < 0.03
+
+
 # --- the estimate -----------------------------------------------------------------------------
 
 
