@@ -196,8 +196,7 @@ class Admission:
     def _submit(self, message: Submit) -> None:
         waiting = Waiting(message, self._clock() + self._limits.patience)
         row = waiting.row
-        full = len(self._fresh) >= self._limits.waiting and not self._next(waiting)
-        if self._draining or full:
+        if self._draining or self._full(waiting):
             self._turned_away.add(row)
             post(message.outlet, Rejected("draining" if self._draining else "busy"))
             log.info("request rejected", request=row, draining=self._draining)
@@ -208,6 +207,12 @@ class Admission:
         self._fresh[row] = waiting
         post(message.outlet, Accepted())
         log.info("request queued", request=row, prompt_tokens=len(message.work.prompt))
+
+    def _full(self, newcomer: Waiting) -> bool:
+        """Whether as many wait as may. Background rows are not counted against an interactive one."""
+        behind = newcomer.priority == "background"
+        counted = sum(behind or other.priority == "interactive" for other in self._fresh.values())
+        return counted >= self._limits.waiting and not self._next(newcomer)
 
     def _withdraw(self, row: int) -> None:
         self._leave_queue(row)

@@ -278,9 +278,12 @@ def test_a_displaced_row_comes_again_during_a_drain_and_has_no_time_limit() -> N
     assert desk.admitted == [1, 2, 1]
 
 
-def test_a_queue_full_of_background_rows_turns_no_interactive_row_away_that_has_a_place() -> None:
+def test_background_rows_fill_the_queue_for_each_other_only() -> None:
     desk = Desk(places=2, waiting=1)
     desk.background(1, 2, 3)
     assert desk.emitters[3] == [Rejected("busy")]
-    desk.submit(4, 5)
-    assert desk.admitted == [1, 4] and desk.emitters[5] == [Rejected("busy")]
+    desk.submit(4, 5, 6)
+    assert desk.admitted == [1, 4] and desk.emitters[5] == [Accepted()]
+    assert desk.emitters[6] == [Rejected("busy")]
+    desk.background(7)
+    assert desk.emitters[7] == [Rejected("busy")]
