@@ -6,10 +6,13 @@ Sends: events to the caller; Stop to decode.
 Waited for by: its caller alone.
 
 A fault in here is its row's: the caller is told, decode drops the row.
+
+Long tool calls are parsed on a thread: what a model repeats for ever can take mlx-lm's gemma4 parser seconds,
+for which no other row must wait.
 """
 
 from collections.abc import Callable
-from typing import Literal, assert_never
+from typing import Any, Literal, assert_never
 
 import attrs
 import structlog
@@ -35,6 +38,9 @@ from motet.engine.vocabulary import Vocabulary
 
 log = structlog.get_logger()
 
+LONG = 4096
+"""Letters of tool calls that are parsed on a thread, if so many wait for their end."""
+
 
 async def emitter(
     inbox: trio.MemoryReceiveChannel[ToEmitter],
@@ -54,20 +60,27 @@ async def emitter(
         try:
             row.output = output()
             async for message in inbox:
-                row.hear(message)
+                row.now = trio.current_time()
+                if row.output.pending < LONG:
+                    row.hear(message)
+                else:
+                    await trio.to_thread.run_sync(row.hear, message)
+                row.send()
                 if row.over:
                     return
         except Exception as error:  # contained: the row fails, nothing else
             log.exception("emitter failed", request=work.row)
+            row.send()
             post(to_caller, caller.Failed(index, "emitter_failed", f"{type(error).__name__}: {error}"))
             post(to_decode, decode.Stop(work.row))
             return
+    row.now = trio.current_time()
     row.left()
 
 
 @attrs.define(eq=False)
 class Emitter:
-    """One row's way out. Every decision is synchronous."""
+    """One row's way out. Every decision is synchronous, and knows nothing of Trio."""
 
     _to_caller: Outlet[caller.ToCaller]
     _to_decode: Outlet[decode.Stop]
@@ -78,8 +91,20 @@ class Emitter:
     over: bool = False
     _completion: int = 0
     _cached: int = 0
-    _began: float = attrs.Factory(trio.current_time)
+    now: float = attrs.Factory(trio.current_time)
+    """When the message was taken."""
+    _began: float = attrs.field(init=False)
     _first: float | None = None
+    _to_say: list[tuple[Outlet[Any], object]] = attrs.Factory(list)
+
+    def __attrs_post_init__(self) -> None:
+        self._began = self.now
+
+    def send(self) -> None:
+        """Tell others what came of the messages that were heard."""
+        said, self._to_say = self._to_say, []
+        for outlet, message in said:
+            post(outlet, message)
 
     def hear(self, message: ToEmitter) -> None:
         """Take one message and act on it."""
@@ -104,7 +129,7 @@ class Emitter:
         self, tokens: tuple[int, ...], finish: Finish | None, logprobs: tuple[TokenLogprob, ...]
     ) -> None:
         if self._first is None:
-            self._first = trio.current_time()
+            self._first = self.now
         ends = bool(tokens) and tokens[-1] in self._work.stop_tokens
         text = tokens[:-1] if ends else tokens
         pieces, used = self.output.push(text)
@@ -114,7 +139,7 @@ class Emitter:
             self._say(self._event(piece, self._completion + piece.used))
         if self.output.ended:
             if finish is None:
-                post(self._to_decode, decode.Stop(self._work.row))
+                self._to_say.append((self._to_decode, decode.Stop(self._work.row)))
             finish = "stop"
         else:
             used += ends
@@ -156,10 +181,9 @@ class Emitter:
         self._log("request withdrawn")
 
     def _say(self, event: caller.ToCaller) -> None:
-        post(self._to_caller, event)
+        self._to_say.append((self._to_caller, event))
 
     def _log(self, event: str, **more: object) -> None:
-        now = trio.current_time()
         log.info(
             event,
             request=self._work.row,
@@ -167,6 +191,6 @@ class Emitter:
             cached_tokens=self._cached,
             completion_tokens=self._completion,
             first_token_s=None if self._first is None else round(self._first - self._began, 4),
-            total_s=round(now - self._began, 4),
+            total_s=round(self.now - self._began, 4),
             **more,
         )

@@ -73,6 +73,11 @@ class Output:
         """The stop string that ended it."""
         return self._pieces.stop
 
+    @property
+    def pending(self) -> int:
+        """Letters of tool calls that are still to be parsed."""
+        return 0 if self._section is None else self._section.pending
+
     def push(self, tokens: Iterable[int]) -> tuple[list[Piece], int]:
         """Take tokens; return what is now certain, and how many tokens were used.
 

@@ -185,6 +185,11 @@ class Section:
         """Whether a call has been told to its end."""
 
     @property
+    def pending(self) -> int:
+        """Letters that wait for its end, to be parsed."""
+        return len(self._untold)
+
+    @property
     def inside(self) -> bool:
         """Whether it is within a call's arguments, where no marker is one."""
         return self._object is not None

@@ -1,5 +1,6 @@
 """The emitter alone: what it is told, and what its caller and decode then hear."""
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ import structlog.testing
 import trio
 
 import families
-from motet.actors.emitter import emitter
+from motet.actors.emitter import LONG, emitter
 from motet.channels import caller, decode
 from motet.channels.emitter import Accepted, Failed, Prepared, Rejected, ToEmitter, Tokens
 from motet.channels.request import Sampling, Work
@@ -267,3 +268,25 @@ async def test_a_text_that_cannot_begin_fails_the_row_too() -> None:
     out = await said([Accepted(), Tokens(letters("a"))], output=broken)
     assert out.events == [caller.Failed(INDEX, "emitter_failed", "ValueError: injected")]
     assert out.stops == [decode.Stop(7)]
+
+
+async def test_a_long_tool_call_is_parsed_while_others_go_on() -> None:
+    """Its parser may take seconds: here it waits until another task has run meanwhile."""
+    parsing, released = threading.Event(), threading.Event()
+
+    class Slow(Output):
+        pending = LONG
+
+        def push(self, tokens: Iterable[int]) -> tuple[list[Piece], int]:
+            parsing.set()
+            assert released.wait(10)
+            return super().push(tokens)
+
+    async def other() -> None:
+        await trio.to_thread.run_sync(parsing.wait)
+        released.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        out = await said([Tokens(letters("a"), "length")], output=partial(Slow, MARKUP, ()))
+    assert out.events == [caller.Text(INDEX, "a", 1), finished("length", 1)]
