@@ -187,7 +187,7 @@ class Mailboxes:
     def __init__(self, settings: Settings) -> None:
         # Seats outnumber places so that finished rows with slow readers do not keep the batch empty.
         self.seats = seats = 4 * settings.batch
-        open_requests = seats + settings.queue_limit
+        open_requests = seats + 2 * settings.queue_limit  # a queue of each priority
         self.to_admission, self.admission = trio.open_memory_channel[ToAdmission](
             2 * open_requests + 2 * seats + 4
         )
