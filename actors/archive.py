@@ -118,10 +118,10 @@ class Writer:
         with self._disk.alone():
             found = []
             for file in self._disk.files():
-                if _TEMPORARY.fullmatch(file.name):
+                if file.regular and _TEMPORARY.fullmatch(file.name):
                     if self._disk.abandoned(file.name):
                         self._disk.remove(file.name)
-                elif ENTRY.fullmatch(file.name):
+                elif file.regular and ENTRY.fullmatch(file.name):
                     filed = self._looked_at(file)
                     if filed is not None:
                         found.append(filed)
@@ -135,11 +135,13 @@ class Writer:
         try:
             return read_header(self._disk, file.name).filed
         except FileNotFoundError:
-            return None
+            pass
         except BadFile as error:
             log.warning("prompt cache file removed", file=file.name, reason=str(error))
             self._remove(file.name)
-            return None
+        except OSError as error:
+            log.warning("prompt cache file not read", file=file.name, reason=str(error))
+        return None
 
     def _make_room(self, needed: int) -> list[str]:
         """Remove the oldest until ``needed`` more bytes keep below the ceiling; their names.
@@ -150,7 +152,9 @@ class Writer:
         files = self._disk.files()
         used = self._disk.own_bytes() + _SLACK + sum(file.allocated for file in files)
         gone: list[str] = []
-        entries = sorted((f for f in files if ENTRY.fullmatch(f.name)), key=lambda file: file.used_at)
+        entries = sorted(
+            (f for f in files if f.regular and ENTRY.fullmatch(f.name)), key=lambda file: file.used_at
+        )
         if needed and used - sum(file.allocated for file in entries) + needed > self._ceiling:
             raise Lacking
         for file in entries:

@@ -23,6 +23,8 @@ class FileInfo:
     """Bytes that it takes, or will take when the holes that it was made with are filled."""
     used_at: int
     """When it was last written or touched, in nanoseconds."""
+    regular: bool = True
+    """Whether it is a file, and no link or directory."""
 
 
 class FileInWork(Protocol):
@@ -82,7 +84,8 @@ class LocalDisk:
                     stat = entry.stat(follow_symlinks=False)
                     whole = -(-stat.st_size // BLOCK) * BLOCK
                     allocated = max(whole, stat.st_blocks * 512)
-                    found.append(FileInfo(entry.name, stat.st_size, allocated, stat.st_mtime_ns))
+                    regular = entry.is_file(follow_symlinks=False)
+                    found.append(FileInfo(entry.name, stat.st_size, allocated, stat.st_mtime_ns, regular))
         return found
 
     def own_bytes(self) -> int:

@@ -38,7 +38,7 @@ from motet.engine.vocabulary import Vocabulary
 
 log = structlog.get_logger()
 
-LONG = 4096
+LONG = 1024
 """Letters of tool calls that are parsed on a thread, if so many wait for their end."""
 
 
@@ -50,6 +50,7 @@ async def emitter(
     index: int,
     output: Callable[[], Output],
     vocabulary: Vocabulary,
+    parsing: trio.CapacityLimiter,
 ) -> None:
     """Run until the row's terminal event, or until the caller has left.
 
@@ -64,7 +65,8 @@ async def emitter(
                 if row.output.pending < LONG:
                     row.hear(message)
                 else:
-                    await trio.to_thread.run_sync(row.hear, message)
+                    # A caller that leaves does not wait for the thread, which holds nothing but this row's.
+                    await trio.to_thread.run_sync(row.hear, message, abandon_on_cancel=True, limiter=parsing)
                 row.send()
                 if row.over:
                     return

@@ -106,6 +106,7 @@ class Engine:
         self._numbers = itertools.count(1)
         self._tokenizing = trio.CapacityLimiter(2)
         self._compiling = trio.CapacityLimiter(1)
+        self._parsing = trio.CapacityLimiter(2)
         self._draining = False
         self._resumes = resumes
         self._registry = Registry(ends.resuming, lambda: self.death)
@@ -256,6 +257,7 @@ class Engine:
             index,
             partial(self._output, request, work.prompt),
             self._vocabulary,
+            self._parsing,
             name=f"emitter {work.row}",
         )
         post(self._ends.admission, admission.Submit(work, outlet))

@@ -32,6 +32,8 @@ class Reading:
     """The first leads."""
     fetched: bool = False
     """The store keeps room for it."""
+    given_up: bool = False
+    """The row that it is read for has gone, when all of it was with the device."""
 
     @property
     def lead(self) -> int:
@@ -132,6 +134,7 @@ class Loading:
         current = self._current
         if current is not None and current.reading is reading and reading.lead == row:
             if current.restoring is not None and current.restoring.last:
+                reading.given_up = True
                 return  # the snapshot is as good as there
             self._drop_current()
         del self._by_row[row]
@@ -213,6 +216,10 @@ class Loading:
         log.warning("prompt cache file not used", file=reading.file.name, reason=error)
         self._drop_current()
         self._catalogue.drop((reading.file.name,))
+        if reading.given_up:
+            gone = reading.loads.pop(0).row
+            del self._by_row[gone]
+            self._answer(gone, None, ())
         self._ask_again(reading)
 
     def restored(self, result: Restored) -> None:

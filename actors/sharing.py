@@ -46,7 +46,7 @@ class Sharing:
         if length - joiner.read < (1 if siblings else LEAST):
             return False
         joiner.waits += 1
-        if reader.reach <= length:
+        if reader.reach < length:
             reader.stops.add(length)
         elif not reader.keeps(length):  # the chunk on its way does not: the one behind it will
             reader.publish = True
@@ -61,7 +61,7 @@ class Sharing:
         if reader.keeps(length):
             return length
         ending = reader.reach >= len(reader.tokens)
-        passed = reader.reach > length and not self._cuts
+        passed = reader.reach >= length and not self._cuts
         return 0 if ending or passed else length
 
     def reached(self, reader: int, read: int) -> list[int]:

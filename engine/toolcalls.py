@@ -18,6 +18,10 @@ from motet.engine.jsontext import GrowingObject
 
 Parser = Callable[[str, Any], Any]
 
+# Some try the text as Python source. Not by ``catch_warnings``: they run on several threads.
+for _category in (SyntaxWarning, DeprecationWarning):
+    warnings.filterwarnings("ignore", category=_category, module="<unknown>")
+
 
 class Malformed(Exception):
     """The text is no call of a tool that was offered."""
@@ -154,9 +158,7 @@ def new_id() -> str:
 
 def _parsed(parser: Parser, text: str, tools: Any) -> list[dict[str, Any]]:
     try:
-        with warnings.catch_warnings():  # some try the text as Python source
-            warnings.simplefilter("ignore")
-            parsed = parser(text, tools)
+        parsed = parser(text, tools)
     except Exception as error:  # they raise what they like
         raise Malformed(f"{type(error).__name__}: {error}") from error
     calls = parsed if isinstance(parsed, list) else [parsed]

@@ -14,7 +14,17 @@ from structlog.testing import LogCapture
 from archives import NAMESPACE, NotingDisk, Op, after_crash, content, draft, du, read, scanned, write
 from motet.actors.archive import Writer
 from motet.actors.disk import LocalDisk, LocalFile
-from motet.channels.archive import Abort, Filed, ReadFailed, Remove, Write, WriteFailed, Written
+from motet.channels.archive import (
+    Abort,
+    Filed,
+    ReadFailed,
+    Remove,
+    Scan,
+    Scanned,
+    Write,
+    WriteFailed,
+    Written,
+)
 from motet.channels.namespace import Namespace
 
 PLENTY = 1 << 30
@@ -104,6 +114,34 @@ def test_what_is_not_an_entry_is_told_of_and_left_alone(tmp_path: pathlib.Path, 
     assert scanned(archive(tmp_path)) == ()
     assert {entry["file"] for entry in said.entries} == {"notes.txt", "sub"}
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "closed"])
+def test_an_entrys_name_that_cannot_be_read_costs_nothing_else(
+    tmp_path: pathlib.Path, kind: str, said: LogCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = str(write(archive(tmp_path), draft((1, 2, 3))))
+    odd = tmp_path / f"{'a' * 32}-{'b' * 16}.safetensors"
+    match kind:
+        case "directory":
+            odd.mkdir()
+        case "link":
+            odd.symlink_to(tmp_path / good)
+        case "closed":
+            odd.write_bytes(b"mine")
+            opened = LocalDisk.open
+
+            def closed(disk: LocalDisk, name: str) -> int:
+                if name == odd.name:
+                    raise PermissionError(errno.EACCES, "no")
+                return opened(disk, name)
+
+            monkeypatch.setattr(LocalDisk, "open", closed)
+    assert [filed.name for filed in scanned(archive(tmp_path))] == [good]
+    assert [entry["file"] for entry in said.entries] == [odd.name]
+    for ceiling in (PLENTY, 1):  # nor does making room
+        assert isinstance(archive(tmp_path, ceiling).do(Scan(1)), Scanned)
+    assert os.path.lexists(odd) == (kind != "closed")
 
 
 def test_another_format_is_a_miss_and_is_collected(

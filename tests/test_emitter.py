@@ -74,7 +74,7 @@ async def said(
         events.close()
     with trio.fail_after(10):
         make = output or partial(Output, MARKUP, stops)
-        await emitter(inbox, to_caller, to_decode, work, INDEX, make, VOCABULARY)
+        await emitter(inbox, to_caller, to_decode, work, INDEX, make, VOCABULARY, trio.CapacityLimiter(1))
         return Said([event async for event in events] if caller_stays else [], to_decode)
 
 
@@ -290,3 +290,28 @@ async def test_a_long_tool_call_is_parsed_while_others_go_on() -> None:
         nursery.start_soon(other)
         out = await said([Tokens(letters("a"), "length")], output=partial(Slow, MARKUP, ()))
     assert out.events == [caller.Text(INDEX, "a", 1), finished("length", 1)]
+
+
+async def test_a_caller_that_leaves_does_not_wait_for_a_parser(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    parsing, released = threading.Event(), threading.Event()
+
+    class Stuck(Output):
+        pending = LONG
+
+        def push(self, tokens: Iterable[int]) -> tuple[list[Piece], int]:
+            parsing.set()
+            released.wait(10)
+            return super().push(tokens)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(said, [Tokens(letters("a"), "length")], output=partial(Stuck, MARKUP, ()))
+            )
+            await trio.to_thread.run_sync(parsing.wait)
+            nursery.cancel_scope.cancel()
+        assert not released.is_set()
+    finally:
+        released.set()

@@ -77,7 +77,9 @@ def tell(
         for i, tokens in enumerate(messages):
             logprobs = tuple(map(entry, tokens)) if asks else ()
             send.send_nowait(Tokens(tuple(tokens), finish if i == len(messages) - 1 else None, logprobs))
-        await emitter(inbox, to_caller, Heard(), work, 0, output, Vocabulary(tokenizer))
+        await emitter(
+            inbox, to_caller, Heard(), work, 0, output, Vocabulary(tokenizer), trio.CapacityLimiter(1)
+        )
         return [event async for event in events]
 
     return Told(trio.run(run))

@@ -15,15 +15,18 @@ from motet.actors import loading, writing
 from motet.actors.archive import Writer
 from motet.actors.catalogue import Catalogue
 from motet.actors.disk import LocalDisk, LocalFile
-from motet.actors.persister import FAULTS, Outlets, persister
+from motet.actors.persister import FAULTS, Desk, Outlets, Persister, Threads, persister
+from motet.actors.store import Store
 from motet.actors.writing import Writing
-from motet.channels.archive import Draft, Write, Written
+from motet.channels.archive import Draft, Filed, Piece, Scanned, Write, Written
 from motet.channels.device import Discard, Export, Exported, Forget, Restore, Restored, Snapshot
-from motet.channels.gauges import PersisterGauges
+from motet.channels.gauges import PersisterGauges, StoreGauges
 from motet.channels.mailbox import post
-from motet.channels.namespace import Namespace
+from motet.channels.manifest import Manifest, Plane
+from motet.channels.namespace import UNNAMED, Namespace
 from motet.channels.persister import Cancel, Closing, Fetch, Load, Persist, ToPersister
-from motet.channels.store import Found, Loaded, Persisted
+from motet.channels.prefill import Lease
+from motet.channels.store import Found, Loaded, Persisted, ReleaseLease, Take, Trim
 
 Tokens = tuple[int, ...]
 LONG = tuple(range(1000))
@@ -238,6 +241,42 @@ async def test_what_the_device_cannot_take_in_is_a_miss(tmp_path: pathlib.Path) 
             await trio.sleep(0.001)
         post(peers.say, Restored(peers.asked(Restore)[0].number, error="not the model's kinds of caches"))
         assert await peers.hear() == Loaded(1, None)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_row_given_up_at_the_last_piece_is_answered_if_the_device_then_fails(gone: bool) -> None:
+    """A shorter file would serve it too: it is not to be asked of a store that has cancelled already."""
+
+    class Heard(list[Any]):
+        def send_nowait(self, value: Any, /) -> None:
+            self.append(value)
+
+    to_persister, to_store, to_prefill, device, reader, writer, trimmed = (Heard() for _ in range(7))
+    threads = Threads(writer, reader)
+    state = Persister(Outlets(to_store, device), threads, Desk(), PersisterGauges(), lambda: 0.0)
+    shelf = Store(to_prefill, to_persister, Heard(), trimmed, 10_000, StoreGauges())
+
+    def pump() -> None:
+        while to_persister or to_store:
+            for message in [to_persister.pop(0)] if to_persister else []:
+                state.hear(message)
+            for message in [to_store.pop(0)] if to_store else []:
+                shelf.hear(message)
+
+    filed = [
+        Filed(name, UNNAMED, tuple(range(n)), Manifest(n, True, 0, "[]", (Plane("U8", (n,)),)))
+        for name, n in (("long", 1000), ("short", 500))
+    ]
+    state.hear(Scanned(writer[-1].job, tuple(filed), 0))
+    shelf.hear(Take(7, tuple(range(1001))))
+    pump()
+    state.hear(Piece(reader[-1].job, b"x" * 1000, True))
+    shelf.hear(ReleaseLease(7) if gone else Trim(100))
+    pump()
+    state.hear(Restored(device[-1].number, error="no memory"))
+    pump()
+    assert to_prefill == ([] if gone else [Lease(7, None, 0)])
+    assert len(trimmed) == (not gone)
 
 
 async def test_a_full_disk_turns_writing_off_and_reading_goes_on(

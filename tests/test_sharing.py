@@ -56,7 +56,13 @@ def test_the_readers_exit_wakes_all_who_wait_for_it() -> None:
     [
         (joiner(1, (*PREFIX[: LEAST - 1], 1, 2)), False, False),  # too little
         (joiner(1, (*PREFIX[:LEAST], 1, 2)), False, True),
-        (joiner(1, PREFIX[:300] + (1,) * 100, reach=300), False, True),  # it is just there
+        (joiner(1, PREFIX[:300] + (1,) * 100, reach=299), False, True),  # just before it
+        (
+            joiner(1, PREFIX[:300] + (1,) * 100, reach=300),
+            False,
+            False,
+        ),  # just there: its chunk keeps nothing
+        (joiner(1, PREFIX[:300] + (1,) * 100, reach=300), True, True),
         (joiner(1, PREFIX[:300] + (1,) * 100, reach=301), False, False),  # past it, and nothing can be cut
         (joiner(1, PREFIX[:300] + (1,) * 100, reach=301), True, True),
         (joiner(1, (*PREFIX[:300], 1), reach=301), True, False),  # its last chunk is on its way
