@@ -33,7 +33,7 @@ class Request:
         presence_penalty, frequency_penalty: for tokens generated before, once and by count; 0 is off.
         logit_bias: what is added to these tokens' logits.
         logprobs: None, or how many of the likeliest tokens to tell beside each token's log-probability.
-        grammar: what the text must match: see ``motet.grammar``.
+        grammar: what the text must match: see ``motet.grammar``. With tools the reply may be calls instead.
         grammar_param: the field that the grammar came in, for errors.
         tools: what a chat's reply may call, in OpenAI's form; with none, what looks like a call is text.
         must_call: whether the reply must be calls of these, or the name of the one it must call; if so, the

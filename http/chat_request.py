@@ -210,7 +210,7 @@ class ChatRequest(Generation):
         return [Request(messages, **options, param="messages", client=client)]
 
     def _form(self) -> dict[str, Any]:
-        """What the reply's text must match. With a schema it always does, strict or not."""
+        """What the reply's text must match, if it has one and is not calls. It always does, strict or not."""
         asked = self.response_format
         if asked is None or isinstance(asked, TextFormat):
             return {}

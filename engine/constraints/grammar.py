@@ -75,6 +75,18 @@ def after(marker: Marker, grammar: str) -> str:
         free = f"free[suffix={json.dumps(marker.text)}]: /(.|\\n)*/"
     else:
         free = f"free: /(.|\\n)*/ {marker}"
-    parts = json.loads(grammar)["grammars"] if grammar.startswith("{") else [{"lark_grammar": grammar}]
     opening = f"start: free SPACE @answer\n{free}\nSPACE: /[ \\n]{{0,2}}/"
-    return json.dumps({"grammars": [{"lark_grammar": opening}, {**parts[0], "name": "answer"}, *parts[1:]]})
+    return json.dumps({"grammars": [{"lark_grammar": opening}, *_named("answer", grammar)]})
+
+
+def either(text: str, calls: str) -> str:
+    """What one grammar says or what another does, whole."""
+    # Not "answer": llguidance takes a name once, and ``after`` gives that one to this.
+    parts = [*_named("text", text), *_named("calls", calls)]
+    return json.dumps({"grammars": [{"lark_grammar": "start: @text | @calls"}, *parts]})
+
+
+def _named(name: str, grammar: str) -> list[dict[str, Any]]:
+    """A grammar's parts, the first of which another can refer to."""
+    parts = json.loads(grammar)["grammars"] if grammar.startswith("{") else [{"lark_grammar": grammar}]
+    return [{**parts[0], "name": name}, *parts[1:]]

@@ -1,4 +1,5 @@
-"""Grammars of tool calls, as models write them: for tool_choice 'required' and a named function.
+"""Grammars of tool calls, as models write them: for tool_choice 'required' and a named function, and for
+replies that are calls or else a text of some form.
 
 A format is told by mlx-lm's parser of it, for what is forced here must be what is read there. JSON between
 markers holds each call to its function's schema. In formats that mark up each argument by itself, arguments
@@ -6,7 +7,7 @@ come in the schema's order, and each that is a string or of no one type is free 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -64,11 +65,47 @@ def tool_calls(
         functions = [function for function in functions if function["name"] == name]
     if not functions:
         raise GrammarError(f"there is no function '{name}' among the tools" if name else "there are no tools")
-    written = _WRITTEN.get(form.parser)
-    if written is None:
+    if not is_written(form):
         raise GrammarError(f"calls in this model's format ({form.parser}) cannot be forced")
     more = several and name is None
-    return "\n".join(["%llguidance {}", *written(functions, form, more)])
+    return "\n".join(["%llguidance {}", *_WRITTEN[form.parser](functions, form, more)])
+
+
+def is_written(form: ToolFormat) -> bool:
+    """Whether calls in a format can be held to their functions."""
+    return form.parser in _WRITTEN
+
+
+def free_calls(form: ToolFormat, stops: Collection[int], *, several: bool) -> str | None:
+    """Calls with anything between their markers: for a format that is not written here.
+
+    None if its markers are not tokens of their own, for text cannot be told from them then.
+
+    Args:
+        form: how the model writes them.
+        stops: tokens that end a reply, which no call may contain.
+        several: whether more than one call may follow.
+    """
+    start, end = form.start.token, form.end.token
+    if start is None or end is None or start == end:
+        return None
+    # By tokens, not by their text: such formats have special tokens within a call.
+    others = ",".join(map(str, sorted({end, *stops})))
+    rest = r' ("\n"? marked)*' if several else ""
+    return f"start: marked{rest}\nmarked: {form.start} <[^{others}]>* {form.end}"
+
+
+def loosened(tool: Tool) -> Tool:
+    """A tool whose arguments keep their names and nothing else of their schema."""
+    function = tool["function"]
+    parameters = function.get("parameters") or {}
+    properties, required = parameters.get("properties"), parameters.get("required")
+    loose: dict[str, Any] = {"type": "object"}
+    if isinstance(properties, Mapping):
+        loose["properties"] = {name: {} for name in properties}
+        if isinstance(required, (list, tuple)):
+            loose["required"] = [name for name in required if name in loose["properties"]]
+    return {**tool, "function": {**function, "parameters": loose}}
 
 
 def _schema(function: Mapping[str, Any]) -> str:
@@ -139,8 +176,11 @@ class _Markup:
 
     def _call(self, rule: str, function: Mapping[str, Any]) -> list[str]:
         parameters = function.get("parameters") or {}
-        required = parameters.get("required") or ()
-        names = list(parameters.get("properties") or {})
+        required = parameters.get("required") or []
+        properties = parameters.get("properties") or {}
+        if not (isinstance(required, (list, tuple)) and isinstance(properties, Mapping)):
+            raise GrammarError(f"the parameters of '{function['name']}' are no schema")
+        names = list(properties)
         arguments = [f"{rule}_{j}" + ("" if name in required else "?") for j, name in enumerate(names)]
         text = [json.dumps(self.opening.format(function["name"])), *arguments, json.dumps(self.closing)]
         rules = [f"{rule}: {' '.join(text)}"]
