@@ -158,7 +158,10 @@ def _say_errors(app: Quart) -> None:
 
     @app.errorhandler(HTTPException)
     async def other(error: HTTPException) -> Response:
-        return said(HTTPError(error.code or 500, error.description or error.name, param="body"))
+        status, message = error.code or 500, error.description or error.name
+        if status >= 500:
+            return said(HTTPError(status, message, kind="server_error"))
+        return said(HTTPError(status, message, param="body"))
 
 
 async def _read_rest() -> None:
