@@ -8,7 +8,7 @@ from motet import Engine, InvalidRequest, NotTaken
 from motet.http.access import Access
 from motet.http.chat_request import ChatRequest
 from motet.http.completions import CHAT, TEXT, Answer, Identity, Kind
-from motet.http.connection import Exchange
+from motet.http.connection import Exchange, NoWebSocket
 from motet.http.errors import HTTPError, as_http_error, respond
 from motet.http.front import Front, client, request_id, streamed
 from motet.http.messages_routes import add_messages
@@ -53,6 +53,7 @@ def make_app(
     """
     app = QuartTrio("motet")
     app.asgi_http_class = Exchange
+    app.asgi_websocket_class = NoWebSocket
     app.config["RESPONSE_TIMEOUT"] = None  # streams last as long as they last
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     app.url_map.merge_slashes = False  # an odd path is a 404, and no redirect

@@ -67,6 +67,19 @@ async def test_another_hosts_page_is_refused() -> None:
         assert refused.status_code == 403 and refused.json()["error"]["param"] == "Host"
 
 
+@pytest.mark.parametrize("path", ["/", "/v1/chat/completions", "/health"])
+async def test_a_websocket_is_refused_without_a_trace(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    asks = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+    async with served(access=KEYS) as server, server.client() as client:
+        refused = await client.get(path, headers=asks)
+        assert refused.status_code == 404 and refused.json()["error"]["code"] == "unknown_route"
+        assert (await client.get("/health")).status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_pages_of_other_origins_may_read_only_where_that_is_said() -> None:
     page = {"Origin": "http://app.example", "Access-Control-Request-Method": "POST"}
     async with served() as server, server.client() as client:
