@@ -224,6 +224,19 @@ async def test_past_the_queue_limit_it_is_429_with_retry_after() -> None:
         await wait_empty(server)
 
 
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"stream": True, "resumable": True}])
+async def test_more_rows_than_can_ever_wait_are_400_and_not_429(more: dict[str, Any]) -> None:
+    async with served(queue_limit=5) as server, server.client() as client:
+        for prompts, n, param in ((3, 2, "n"), (6, 1, "prompt")):
+            refused = await client.post(TEXT, json=text(["x"] * prompts, n=n, max_tokens=2, **more))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, param)
+            assert "6 rows, of at most 5" in error["message"]
+        taken = await client.post(TEXT, json=text(["x"] * 5, max_tokens=2, **more))
+        assert taken.status_code == 200
+        await wait_empty(server)
+
+
 async def test_past_the_queue_timeout_it_is_503_with_retry_after_or_an_error_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
