@@ -227,9 +227,9 @@ class Prompt(Body):
         return {"response_format": JSONSchemaFormat(type="json_schema", json_schema=schema)}
 
     def _template(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        if self.thinking is not None:
-            fields["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+        # In this API a model thinks only when asked to; many a template has it think by itself.
+        thinks = self.thinking is not None and self.thinking.type != "disabled"
+        fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks}}
         if self.output_config is not None and self.output_config.effort is not None:
             fields["reasoning_effort"] = self.output_config.effort
         return fields

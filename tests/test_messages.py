@@ -1,0 +1,46 @@
+"""What Anthropic's messages become, and how their answers are told."""
+
+import json
+from typing import Any
+
+import pytest
+
+from motet import Finished, Reasoning, Request, Text, Usage
+from motet.http.messages_answer import MessagesAnswer
+from motet.http.messages_request import MessagesRequest
+from motet.http.schema import parse
+from test_surface import ASK, events
+
+
+def row(**fields: Any) -> Request:
+    """What is asked of the engine."""
+    body = json.dumps(ASK | fields).encode()
+    (request,) = parse(MessagesRequest, body).chat(strip_billing=False).requests("me")
+    return request
+
+
+@pytest.mark.parametrize(
+    ("asked", "thinks"),
+    [
+        ({}, False),
+        ({"thinking": None}, False),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"type": "adaptive"}}, True),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+    ],
+)
+def test_a_model_thinks_only_when_asked_to(asked: dict[str, Any], thinks: bool) -> None:
+    assert row(**asked).template == {"enable_thinking": thinks}
+
+
+def test_a_thinking_block_is_signed_before_it_ends() -> None:
+    answer = MessagesAnswer("m")
+    end = Finished(0, "stop", Usage(1, 2, 0))
+    told = list(events("".join(map(answer.event, (Reasoning(0, "hm", 1), Text(0, "so", 2), end)))))
+    first = [event for event in told if event.get("index") == 0]
+    assert [event["type"] for event in first[-2:]] == ["content_block_delta", "content_block_stop"]
+    delta = first[-2]["delta"]
+    assert delta["type"] == "signature_delta" and delta["signature"]
+    thinking, text = answer.whole()["content"]
+    assert thinking == {"type": "thinking", "thinking": "hm", "signature": delta["signature"]}
+    assert text["text"] == "so" and "signature_delta" not in str(told[len(first) :])
