@@ -44,3 +44,33 @@ def test_a_thinking_block_is_signed_before_it_ends() -> None:
     thinking, text = answer.whole()["content"]
     assert thinking == {"type": "thinking", "thinking": "hm", "signature": delta["signature"]}
     assert text["text"] == "so" and "signature_delta" not in str(told[len(first) :])
+
+
+def test_turns_of_one_role_are_one_turn() -> None:
+    def use(name: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": name, "name": "f", "input": {}}
+
+    def result(name: str, **fields: Any) -> dict[str, Any]:
+        return {"type": "tool_result", "tool_use_id": name, **fields}
+
+    def said(text: str) -> dict[str, Any]:
+        return {"type": "text", "text": text}
+
+    turns: list[tuple[str, Any]] = [
+        ("user", "a"), ("user", [said("b"), said("c")]),
+        ("assistant", [{"type": "thinking", "thinking": "t"}, said("d"), use("x")]),
+        ("assistant", [use("y")]),
+        ("assistant", "e"),
+        ("user", [result("x", content="no", is_error=True)]),
+        ("user", [result("y", content=[said("1"), said("2")], is_error=False), said("f")]),
+    ]  # fmt: skip
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}} for name in ("x", "y")
+    ]
+    assert row(messages=[{"role": role, "content": content} for role, content in turns]).prompt == [
+        {"role": "user", "content": "a\n\nbc"},
+        {"role": "assistant", "content": "d\n\ne", "reasoning_content": "t", "tool_calls": calls},
+        {"role": "tool", "content": "Error: no", "tool_call_id": "x"},
+        {"role": "tool", "content": "12", "tool_call_id": "y"},
+        {"role": "user", "content": "f"},
+    ]
