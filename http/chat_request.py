@@ -13,7 +13,7 @@ from motet import InvalidRequest, Request, grammar
 from motet.http.generation import Generation, Metadata, NonEmpty, TokenCount, refuse_unsupported
 from motet.http.schema import UNSEEN, Body, Image, finite
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 Object = Annotated[dict[str, JsonValue], AfterValidator(finite)]
 
 

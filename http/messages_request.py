@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Le, Len
 from pydantic import Field
 
 from motet import InvalidRequest
@@ -257,7 +257,7 @@ class MessagesRequest(Prompt):
     """Tokens to generate at most."""
     stop_sequences: Annotated[list[NonEmpty], Len(0, 16)] | None = None
     temperature: Annotated[float, Ge(0), Le(1)] | None = None
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    top_p: Annotated[float, Ge(0), Le(1)] | None = None
     top_k: Annotated[int, Ge(0), Le(1 << 31)] | None = None
     """0 is off."""
     stream: bool | None = None

@@ -80,6 +80,15 @@ async def test_n_choices_of_each_prompt_which_counts_once(path: str, body: dict[
     assert told.usage["completion_tokens"] == whole["usage"]["completion_tokens"]
 
 
+async def test_a_top_p_of_0_is_greedy() -> None:
+    async with served() as server, server.client() as client:
+        told = [
+            await streamed(client, "/v1/chat/completions", chat("hello", max_tokens=9) | more)
+            for more in ({"temperature": 0}, {"top_p": 0})
+        ]
+    assert told[0].text and told[0].song == told[1].song
+
+
 async def test_a_stop_string_ends_the_text_before_it() -> None:
     async with served() as server, server.client() as client:
         whole = await streamed(client, "/v1/chat/completions", chat("hello", max_tokens=60))
@@ -136,7 +145,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHAT, OK | {"temperature": "hot"}, 400, "temperature"),
     (CHAT, OK | {"temperature": -0.1}, 400, "temperature"),
     (CHAT, OK | {"temperature": True}, 400, "temperature"),
-    (CHAT, OK | {"top_p": 0}, 400, "top_p"),
+    (CHAT, OK | {"top_p": -0.1}, 400, "top_p"),
     (CHAT, OK | {"top_k": -1}, 400, "top_k"),
     (CHAT, OK | {"min_p": 2}, 400, "min_p"),
     (CHAT, OK | {"max_tokens": 0}, 400, "max_tokens"),

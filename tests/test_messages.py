@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from motet import Finished, Reasoning, Request, Text, Usage
+from motet import Finished, InvalidRequest, Reasoning, Request, Text, Usage
 from motet.http.messages_answer import MessagesAnswer
 from motet.http.messages_request import MessagesRequest
 from motet.http.schema import parse
@@ -74,3 +74,12 @@ def test_turns_of_one_role_are_one_turn() -> None:
         {"role": "tool", "content": "12", "tool_call_id": "y"},
         {"role": "user", "content": "f"},
     ]
+
+
+def test_a_tools_name_has_as_many_characters_as_anthropics() -> None:
+    tools = [{"name": "n" * 128, "input_schema": {"type": "object"}}]
+    (tool,) = row(tools=tools, tool_choice={"type": "tool", "name": "n" * 128}).tools
+    assert tool["function"]["name"] == "n" * 128
+    with pytest.raises(InvalidRequest) as refused:
+        row(tools=[tools[0] | {"name": "n" * 129}])
+    assert refused.value.param == "tools[0].name"
