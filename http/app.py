@@ -114,9 +114,11 @@ def _guard(app: Quart, access: Access) -> None:
     async def note(response: Response) -> Response:
         if name := g.get("request_id"):
             response.headers["X-Request-Id"] = name
+            if request.path.startswith("/v1/messages"):
+                response.headers["Request-Id"] = name  # where Anthropic's clients look
         if origin := access.allowed_origin(request.headers.get("Origin")):
             response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers["Access-Control-Expose-Headers"] = "X-Request-Id, Retry-After"
+            response.headers["Access-Control-Expose-Headers"] = "X-Request-Id, Request-Id, Retry-After"
             response.headers["Vary"] = "Origin"
             if request.method == "OPTIONS":
                 response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE, OPTIONS"

@@ -31,6 +31,9 @@ def test_a_server_for_the_network_answers_to_any_name(bound: str) -> None:
 def test_a_key_comes_as_bearer_or_x_api_key() -> None:
     assert KEYS.check_key(Headers({"Authorization": "Bearer two"})) == "key 2"
     assert KEYS.check_key(Headers({"x-api-key": "one"})) == "key 1"
+    assert KEYS.check_key(Headers({"Authorization": "bearer two"})) == "key 2"
+    assert KEYS.check_key(Headers({"x-api-key": "another's", "Authorization": "Bearer two"})) == "key 2"
+    assert KEYS.check_key(Headers({"x-api-key": "one", "Authorization": "Basic x"})) == "key 1"
     assert Access().check_key(Headers()) is None
     for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer on"}, {"x-api-key": "éé"}):
         with pytest.raises(HTTPError) as refused:

@@ -9,7 +9,8 @@ from motet import Finished, InvalidRequest, Reasoning, Request, Text, Usage
 from motet.http.messages_answer import MessagesAnswer
 from motet.http.messages_request import MessagesRequest
 from motet.http.schema import parse
-from test_surface import ASK, events
+from served import served
+from test_surface import ASK, CREATE, events, post
 
 
 def row(**fields: Any) -> Request:
@@ -44,6 +45,15 @@ def test_a_thinking_block_is_signed_before_it_ends() -> None:
     thinking, text = answer.whole()["content"]
     assert thinking == {"type": "thinking", "thinking": "hm", "signature": delta["signature"]}
     assert text["text"] == "so" and "signature_delta" not in str(told[len(first) :])
+
+
+async def test_an_answer_has_its_id_where_anthropics_clients_look() -> None:
+    async with served() as server:
+        for more in ({}, {"stream": True}):
+            headers = (await post(server, "/v1/messages", ASK | more)).headers
+            assert headers["request-id"] == headers["x-request-id"]
+        told = await post(server, "/v1/responses", CREATE)
+        assert told.headers["x-request-id"] and "request-id" not in told.headers
 
 
 def test_turns_of_one_role_are_one_turn() -> None:
