@@ -15,7 +15,7 @@ import trio
 
 from motet.actors.emitter import emitter
 from motet.actors.intake import Intake, InvalidRequest, Prompt, Tokens, is_chat
-from motet.actors.limits import check_sampling
+from motet.actors.limits import check_rows, check_sampling
 from motet.actors.request import Request
 from motet.actors.resumable import Registry, TakenUp
 from motet.actors.stream import EngineDied, NotTaken, Rows, Stream
@@ -83,6 +83,7 @@ class Engine:
         depths: Callable[[], dict[str, int]],
         max_tokens: int,
         *,
+        queue_limit: int,
         resumes: bool,
     ) -> None:
         self.info = info
@@ -108,6 +109,7 @@ class Engine:
         self._compiling = trio.CapacityLimiter(1)
         self._parsing = trio.CapacityLimiter(2)
         self._draining = False
+        self._queue_limit = queue_limit
         self._resumes = resumes
         self._registry = Registry(ends.resuming, lambda: self.death)
 
@@ -269,6 +271,7 @@ class Engine:
 
     async def _opening(self, requests: Sequence[Request]) -> list[tuple[Request, Work]]:
         """The requests' rows, each with its request."""
+        check_rows(requests, self._queue_limit)
         for request in requests:
             check_sampling(request, self.info.facts.vocabulary)
         rows_of = [(request, await self._works(request)) for request in requests]

@@ -1,7 +1,10 @@
-"""What a request may ask of the sampling. The HTTP routes refuse the same earlier, by their bodies' types."""
+"""What a request may ask of the sampling, and how much at once.
+
+The HTTP routes refuse wrong values earlier, by their bodies' types.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from motet.actors.intake import InvalidRequest
 from motet.actors.request import MOST_ROWS, Request
@@ -48,3 +51,21 @@ def check_sampling(request: Request, vocabulary: int) -> None:
             raise InvalidRequest(
                 "'logit_bias': values must be from -100 to 100", "logit_bias", "invalid_value"
             )
+
+
+def check_rows(requests: Sequence[Request], limit: int) -> None:
+    """Refuse what would find the queue full however often it came again.
+
+    Args:
+        requests: those of one call.
+        limit: rows that may wait.
+
+    Raises:
+        InvalidRequest: they are more rows than that.
+    """
+    rows = sum(request.n for request in requests)
+    if rows > limit:
+        first = requests[0]
+        param = "n" if first.n > 1 else first.param
+        asked = f"{len(requests)} prompts with {first.n} answers each are {rows} rows"
+        raise InvalidRequest(f"'{param}': {asked}, of at most {limit} that can wait", param, "invalid_value")

@@ -379,5 +379,6 @@ def start_actors(
         gauges,
         boxes.depths,
         settings.max_tokens,
+        queue_limit=settings.queue_limit,
         resumes=settings.resume_window > 0,
     )

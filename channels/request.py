@@ -9,8 +9,9 @@ import attrs
 class Sampling:
     """How the next token is drawn.
 
-    ``temperature`` 0 is greedy. ``top_p`` in (0, 1], 1 is off. ``top_k`` 0 is off. ``min_p`` in
-    [0, 1], 0 is off. ``xtc_probability`` 0, ``repetition_penalty`` 1, the other penalties 0 are off.
+    ``temperature`` 0 is greedy. ``top_p`` 1 is off, 0 leaves only the likeliest token. ``top_k`` 0 is off.
+    ``min_p`` in [0, 1], 0 is off. ``xtc_probability`` 0, ``repetition_penalty`` 1, the other penalties 0 are
+    off.
     ``seed`` and the sample's index alone pick the random key.
     """
 

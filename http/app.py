@@ -8,7 +8,7 @@ from motet import Engine, InvalidRequest, NotTaken
 from motet.http.access import Access
 from motet.http.chat_request import ChatRequest
 from motet.http.completions import CHAT, TEXT, Answer, Identity, Kind
-from motet.http.connection import Exchange
+from motet.http.connection import Exchange, NoWebSocket
 from motet.http.errors import HTTPError, as_http_error, respond
 from motet.http.front import Front, client, request_id, streamed
 from motet.http.messages_routes import add_messages
@@ -53,6 +53,7 @@ def make_app(
     """
     app = QuartTrio("motet")
     app.asgi_http_class = Exchange
+    app.asgi_websocket_class = NoWebSocket
     app.config["RESPONSE_TIMEOUT"] = None  # streams last as long as they last
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     app.url_map.merge_slashes = False  # an odd path is a 404, and no redirect
@@ -113,9 +114,11 @@ def _guard(app: Quart, access: Access) -> None:
     async def note(response: Response) -> Response:
         if name := g.get("request_id"):
             response.headers["X-Request-Id"] = name
+            if request.path.startswith("/v1/messages"):
+                response.headers["Request-Id"] = name  # where Anthropic's clients look
         if origin := access.allowed_origin(request.headers.get("Origin")):
             response.headers["Access-Control-Allow-Origin"] = origin
-            response.headers["Access-Control-Expose-Headers"] = "X-Request-Id, Retry-After"
+            response.headers["Access-Control-Expose-Headers"] = "X-Request-Id, Request-Id, Retry-After"
             response.headers["Vary"] = "Origin"
             if request.method == "OPTIONS":
                 response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE, OPTIONS"
@@ -158,7 +161,10 @@ def _say_errors(app: Quart) -> None:
 
     @app.errorhandler(HTTPException)
     async def other(error: HTTPException) -> Response:
-        return said(HTTPError(error.code or 500, error.description or error.name, param="body"))
+        status, message = error.code or 500, error.description or error.name
+        if status >= 500:
+            return said(HTTPError(status, message, kind="server_error"))
+        return said(HTTPError(status, message, param="body"))
 
 
 async def _read_rest() -> None:

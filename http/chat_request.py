@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
 from motet import InvalidRequest, Request, grammar
 from motet.http.generation import Generation, Metadata, NonEmpty, TokenCount, refuse_unsupported
-from motet.http.schema import UNSEEN, Body, Image
+from motet.http.schema import UNSEEN, Body, Image, finite
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
-Object = dict[str, JsonValue]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+Object = Annotated[dict[str, JsonValue], AfterValidator(finite)]
 
 
 class TextPart(Body):
@@ -220,8 +220,13 @@ class ChatRequest(Generation):
             )
         if isinstance(asked, JSONObjectFormat):
             return {"grammar": grammar.json_object(), "grammar_param": "response_format"}
-        schema = asked.json_schema.schema_ or {}
-        return {"grammar": grammar.json_schema(schema), "grammar_param": "response_format"}
+        try:
+            text = grammar.json_schema(asked.json_schema.schema_ or {})
+        except grammar.GrammarError as error:
+            raise InvalidRequest(
+                f"'response_format' cannot be honoured: {error}", "response_format", "invalid_grammar"
+            ) from None
+        return {"grammar": text, "grammar_param": "response_format"}
 
     def _choice(self) -> dict[str, Any]:
         """The tools that the model is told of, and whether they must be called."""

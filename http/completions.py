@@ -3,7 +3,6 @@
 https://platform.openai.com/docs/api-reference/chat/object and .../chat-streaming
 """
 
-import json
 import secrets
 import time
 from typing import Any
@@ -12,8 +11,7 @@ import attrs
 
 from motet import Event, Failed, Finished, Reasoning, Text, ToolCall, Usage
 from motet.http.logprobs import ChatLogprobs, TextLogprobs
-
-_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+from motet.http.streaming import compact
 
 
 @attrs.frozen
@@ -148,9 +146,9 @@ class Answer:
                 logprobs = self._told[index].logprobs.more(text, event.logprobs)
                 return self._chunk(index, self._said(text), logprobs=logprobs)
             case Reasoning(index, text):
-                return self._chunk(index, f'{{"reasoning_content":{_compact(text)}}}')
+                return self._chunk(index, f'{{"reasoning_content":{compact(text)}}}')
             case ToolCall():
-                return self._chunk(event.index, f'{{"tool_calls":[{_compact(_call(event))}]}}')
+                return self._chunk(event.index, f'{{"tool_calls":[{compact(_call(event))}]}}')
             case Finished(index, reason):
                 return self._chunk(index, "{}" if self._kind.chat else self._said(""), reason)
             case Failed(_, code, message):
@@ -165,7 +163,7 @@ class Answer:
         ends = [row.end for row in self._told if row.end is not None]
         if not self.identity.include_usage or len(ends) < self.identity.rows:
             return ""
-        usage = _compact(_usage([end.usage for end in ends], self.identity.n))
+        usage = compact(_usage([end.usage for end in ends], self.identity.n))
         return f'{self._head}[],"usage":{usage}}}\n\n'
 
     @property
@@ -173,11 +171,11 @@ class Answer:
         identity = self.identity
         return (
             f'data: {{"id":"{identity.id}","object":"{self._kind.chunk}","created":{identity.created},'
-            f'"model":{_compact(self._model)},"choices":'
+            f'"model":{compact(self._model)},"choices":'
         )
 
     def _said(self, text: str) -> str:
-        quoted = _compact(text)
+        quoted = compact(text)
         return f'{{"content":{quoted}}}' if self._kind.chat else quoted
 
     def _chunk(
@@ -187,15 +185,15 @@ class Answer:
         usage = ',"usage":null' if self.identity.include_usage else ""
         return (
             f'{self._head}[{{"index":{index},"{key}":{said},'
-            f'"logprobs":{_compact(logprobs)},'
-            f'"finish_reason":{_compact(reason)}}}]{usage}}}\n\n'
+            f'"logprobs":{compact(logprobs)},'
+            f'"finish_reason":{compact(reason)}}}]{usage}}}\n\n'
         )
 
 
 def error_event(code: str, message: str) -> str:
     """An error in a stream that has begun, as OpenAI's clients raise it."""
     error = {"message": message, "type": "server_error", "param": None, "code": code}
-    return f"data: {_compact({'error': error})}\n\n"
+    return f"data: {compact({'error': error})}\n\n"
 
 
 def _call(event: ToolCall) -> dict[str, Any]:

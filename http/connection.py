@@ -7,6 +7,7 @@ up the server's end.
 """
 
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, cast
@@ -20,7 +21,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from quart import Quart
 from quart.asgi import ASGIHTTPConnection
-from quart_trio.asgi import TrioASGIHTTPConnection
+from quart_trio.asgi import TrioASGIHTTPConnection, TrioASGIWebsocketConnection
+
+from motet.http.errors import HTTPError
 
 LEASES = "motet.leases"
 """Where a request's scope keeps the AsyncExitStack of what it has opened."""
@@ -52,6 +55,24 @@ class Exchange(TrioASGIHTTPConnection):
         # its restart of the idle timer, and the connection would never be closed.
         if not self._ending:
             nursery.cancel_scope.cancel(reason="the client has left")
+
+
+class NoWebSocket(TrioASGIWebsocketConnection):
+    """Refuses a WebSocket's handshake, whatever its path.
+
+    Quart would look for a route of its own kind, where the guards and the writing of errors, made for
+    requests, do not reach.
+    """
+
+    async def __call__(self, receive: Any, send: Any) -> None:
+        refused = HTTPError(404, "there are no WebSockets here", param="path", code="unknown_route")
+        body = json.dumps(refused.openai).encode()
+        length = str(len(body)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        if self.scope["http_version"] != "2":
+            headers.append((b"connection", b"close"))  # hypercorn does, and does not say it
+        await send({"type": "websocket.http.response.start", "status": refused.status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 class Connection(TCPServer):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import attrs
 import trio
+from pydantic import ValidationError
 from quart import Response, g, request
 from werkzeug.datastructures import Headers
 
@@ -161,6 +162,11 @@ def under_names(names: Mapping[str, str]) -> Iterator[None]:
             raise
         message = told.message.replace(f"'{told.param}'", f"'{name}'")
         raise HTTPError(told.status, message, kind=told.kind, param=name, code=told.code) from None
+    except ValidationError as error:  # a chat takes less of something than the other API does
+        first = error.errors(include_url=False)[0]
+        field = str(first["loc"][0]) if first["loc"] else "body"
+        name = names.get(field, field)
+        raise HTTPError(400, f"'{name}': {first['msg']}", param=name, code="invalid_value") from None
 
 
 def client() -> str:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len, MinLen
+from annotated_types import Ge, Le, Len, MinLen
 from pydantic import BaseModel, Field
 
 from motet import InvalidRequest, grammar
@@ -74,7 +74,7 @@ class Generation(Body):
     """Tokens to generate at most."""
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
     """0 is greedy. The default of this and the next three is the model's, see docs/sampling.md."""
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    top_p: Annotated[float, Ge(0), Le(1)] | None = None
     top_k: Annotated[int, Ge(0), Le(1 << 31)] | None = None
     """0 is off."""
     min_p: Probability | None = None

@@ -11,6 +11,9 @@ from motet import Event, Failed, Finished, Reasoning, Text, ToolCall, Usage
 from motet.http.errors import anthropic_kind, row_status
 from motet.http.streaming import compact
 
+SIGNATURE = "bW90ZXQ="
+"""Of a thinking block. Nothing is signed, but some clients drop a block that has none."""
+
 PING = 'event: ping\ndata: {"type":"ping"}\n\n'
 
 
@@ -115,14 +118,16 @@ class MessagesAnswer:
         self._open = False
         block, text = self._blocks[-1], "".join(self._pieces)
         self._pieces.clear()
+        signed = ""
         match block["type"]:
             case "tool_use":
                 block["input"] = _arguments(text)
-            case kind:
-                block[kind] = text
-        if block["type"] == "text":
-            block["citations"] = None
-        return _event("content_block_stop", index=len(self._blocks) - 1)
+            case "thinking":
+                block |= {"thinking": text, "signature": SIGNATURE}
+                signed = self._delta({"type": "signature_delta", "signature": SIGNATURE})
+            case "text":
+                block |= {"text": text, "citations": None}
+        return signed + _event("content_block_stop", index=len(self._blocks) - 1)
 
     def _finish(self, end: Finished) -> str:
         ended = self._stop()

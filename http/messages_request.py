@@ -3,11 +3,14 @@
 https://docs.anthropic.com/en/api/messages
 """
 
+import itertools
 import json
 import re
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Le, Len
 from pydantic import Field
 
 from motet import InvalidRequest
@@ -96,6 +99,8 @@ UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discrimina
 AssistantBlock = Annotated[
     TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")
 ]
+
+Block = TextBlock | ImageBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
 
 
 class UserTurn(Body):
@@ -191,8 +196,10 @@ class Prompt(Body):
         messages: list[Message] = []
         if system := self._system(strip_billing):
             messages.append(SystemMessage(role="system", content=system))
-        for turn in self.messages:
-            messages += _user(turn) if isinstance(turn, UserTurn) else [_assistant(turn)]
+        # Turns of one role are one turn: strict templates refuse several.
+        for role, turns in itertools.groupby(self.messages, key=attrgetter("role")):
+            contents = [_blocks(turn.content) for turn in turns]
+            messages += _user(contents) if role == "user" else [_assistant(contents)]
         fields: dict[str, Any] = {"model": self.model, "messages": messages}
         if self.tools:
             fields["tools"] = [_tool(tool) for tool in self.tools]
@@ -227,9 +234,9 @@ class Prompt(Body):
         return {"response_format": JSONSchemaFormat(type="json_schema", json_schema=schema)}
 
     def _template(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        if self.thinking is not None:
-            fields["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
+        # In this API a model thinks only when asked to; many a template has it think by itself.
+        thinks = self.thinking is not None and self.thinking.type != "disabled"
+        fields: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": thinks}}
         if self.output_config is not None and self.output_config.effort is not None:
             fields["reasoning_effort"] = self.output_config.effort
         return fields
@@ -250,7 +257,7 @@ class MessagesRequest(Prompt):
     """Tokens to generate at most."""
     stop_sequences: Annotated[list[NonEmpty], Len(0, 16)] | None = None
     temperature: Annotated[float, Ge(0), Le(1)] | None = None
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    top_p: Annotated[float, Ge(0), Le(1)] | None = None
     top_k: Annotated[int, Ge(0), Le(1 << 31)] | None = None
     """0 is off."""
     stream: bool | None = None
@@ -277,44 +284,46 @@ class MessagesRequest(Prompt):
         return super().asked(strip_billing) | {k: v for k, v in own.items() if v is not None}
 
 
-def _user(turn: UserTurn) -> list[Message]:
+def _blocks(content: str | Sequence[Block]) -> Sequence[Block]:
+    return [TextBlock(type="text", text=content)] if isinstance(content, str) else content
+
+
+def _user(contents: Sequence[Sequence[Block]]) -> list[Message]:
     """A user's turn: the results of tools first, each a message of its own, then what the user says."""
-    if isinstance(turn.content, str):
-        return [UserMessage(role="user", content=turn.content)]
-    results: list[Message] = [
-        ToolMessage(role="tool", content=_joined(block.content), tool_call_id=block.tool_use_id)
-        for block in turn.content
-        if isinstance(block, ToolResultBlock)
-    ]
-    texts = [_shown(block) for block in turn.content if not isinstance(block, ToolResultBlock)]
-    said: list[Message] = [UserMessage(role="user", content="".join(texts))] if texts else []
-    return results + said
+    results: list[Message] = []
+    texts: list[str] = []
+    for content in contents:
+        results += [_result(block) for block in content if isinstance(block, ToolResultBlock)]
+        if shown := [block for block in content if isinstance(block, TextBlock | ImageBlock)]:
+            texts.append("".join(map(_shown, shown)))
+    said = "\n\n".join(filter(None, texts))
+    return [*results, UserMessage(role="user", content=said)] if texts else results
 
 
-def _assistant(turn: AssistantTurn) -> AssistantMessage:
-    if isinstance(turn.content, str):
-        return AssistantMessage(role="assistant", content=turn.content)
-    blocks = turn.content
+def _result(block: ToolResultBlock) -> ToolMessage:
+    content = block.content or ""
+    shown = content if isinstance(content, str) else "".join(map(_shown, content))
+    # Templates have no other place to say it.
+    text = f"Error: {shown}" if block.is_error else shown
+    return ToolMessage(role="tool", content=text, tool_call_id=block.tool_use_id)
+
+
+def _assistant(contents: Sequence[Sequence[Block]]) -> AssistantMessage:
+    texts = ["".join(b.text for b in content if isinstance(b, TextBlock)) for content in contents]
+    thoughts = ["".join(b.thinking for b in content if isinstance(b, ThinkingBlock)) for content in contents]
     calls = [
         MessageToolCall(
             id=block.id, function=CalledFunction(name=block.name, arguments=json.dumps(block.input))
         )
-        for block in blocks
+        for block in itertools.chain.from_iterable(contents)
         if isinstance(block, ToolUseBlock)
     ]
-    thinking = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     return AssistantMessage(
         role="assistant",
-        content="".join(block.text for block in blocks if isinstance(block, TextBlock)),
-        reasoning_content=thinking or None,
+        content="\n\n".join(filter(None, texts)),
+        reasoning_content="\n\n".join(filter(None, thoughts)) or None,
         tool_calls=calls or None,
     )
-
-
-def _joined(content: str | list[TextBlock | ImageBlock] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(map(_shown, content))
 
 
 def _shown(block: TextBlock | ImageBlock) -> str:

@@ -14,6 +14,7 @@ _NAMES = {
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
     "stop": "stop_sequences",
+    "tool_calls": "messages",
 }
 """Of a chat's fields, what they came from. A message's place is not the same in both."""
 

@@ -6,7 +6,7 @@ https://platform.openai.com/docs/api-reference/responses/create and https://www.
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Le, Len
 from pydantic import Discriminator, Field, Tag
 
 from motet.http.chat_request import (
@@ -189,7 +189,7 @@ class ResponsesRequest(Body):
     max_output_tokens: TokenCount | None = None
     temperature: Annotated[float, Ge(0), Le(2)] | None = None
     """0 is greedy. The default of this and the next is the model's."""
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    top_p: Annotated[float, Ge(0), Le(1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     top_logprobs: Annotated[int, Ge(0), Le(0)] | None = None

@@ -4,15 +4,17 @@ A model is what /openapi.json shows of a body, too, its docstrings with it.
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from motet import InvalidRequest
 
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 
 
 class Body(BaseModel):
@@ -41,6 +43,16 @@ class Image(Body):
         if not (info.context or {}).get("images"):
             raise ValueError("is an image: this server reads text only")
         return self
+
+
+def finite(value: T) -> T:
+    """Any JSON, if its numbers are. pydantic's parser takes NaN and 1e999 there; JSON has no such numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PydanticCustomError("not_finite", "has a number that is not finite")
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            finite(item)
+    return value
 
 
 def parse(model: type[B], body: bytes, *, images: bool = False) -> B:

@@ -6,7 +6,7 @@ headers is an error event, and the stream ends as any other.
 
 import json
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import trio
 from quart.wrappers.response import ResponseBody
@@ -19,7 +19,16 @@ and the server whether the client is."""
 
 COMMENT = ": waiting\n\n"
 
-compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+# JSON need not escape these; but clients that read lines as str.splitlines does end one there.
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+
+
+def compact(value: Any) -> str:
+    """JSON on one line, whatever a client takes for a line's end."""
+    said = _encode(value)
+    return said if said.isascii() else said.translate(_LINE_ENDS)
 
 
 class Writer(Protocol):

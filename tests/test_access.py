@@ -31,6 +31,9 @@ def test_a_server_for_the_network_answers_to_any_name(bound: str) -> None:
 def test_a_key_comes_as_bearer_or_x_api_key() -> None:
     assert KEYS.check_key(Headers({"Authorization": "Bearer two"})) == "key 2"
     assert KEYS.check_key(Headers({"x-api-key": "one"})) == "key 1"
+    assert KEYS.check_key(Headers({"Authorization": "bearer two"})) == "key 2"
+    assert KEYS.check_key(Headers({"x-api-key": "another's", "Authorization": "Bearer two"})) == "key 2"
+    assert KEYS.check_key(Headers({"x-api-key": "one", "Authorization": "Basic x"})) == "key 1"
     assert Access().check_key(Headers()) is None
     for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "Bearer on"}, {"x-api-key": "éé"}):
         with pytest.raises(HTTPError) as refused:
@@ -65,6 +68,19 @@ async def test_another_hosts_page_is_refused() -> None:
         assert (await answer(server, "/v1/chat/completions")).status_code == 200
         refused = await answer(server, "/v1/chat/completions", Host="evil.example")
         assert refused.status_code == 403 and refused.json()["error"]["param"] == "Host"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/chat/completions", "/health"])
+async def test_a_websocket_is_refused_without_a_trace(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    asks = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+    async with served(access=KEYS) as server, server.client() as client:
+        refused = await client.get(path, headers=asks)
+        assert refused.status_code == 404 and refused.json()["error"]["code"] == "unknown_route"
+        assert (await client.get("/health")).status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_pages_of_other_origins_may_read_only_where_that_is_said() -> None:

@@ -80,6 +80,15 @@ async def test_n_choices_of_each_prompt_which_counts_once(path: str, body: dict[
     assert told.usage["completion_tokens"] == whole["usage"]["completion_tokens"]
 
 
+async def test_a_top_p_of_0_is_greedy() -> None:
+    async with served() as server, server.client() as client:
+        told = [
+            await streamed(client, "/v1/chat/completions", chat("hello", max_tokens=9) | more)
+            for more in ({"temperature": 0}, {"top_p": 0})
+        ]
+    assert told[0].text and told[0].song == told[1].song
+
+
 async def test_a_stop_string_ends_the_text_before_it() -> None:
     async with served() as server, server.client() as client:
         whole = await streamed(client, "/v1/chat/completions", chat("hello", max_tokens=60))
@@ -136,7 +145,7 @@ REFUSED: list[tuple[str, Any, int, str | None]] = [
     (CHAT, OK | {"temperature": "hot"}, 400, "temperature"),
     (CHAT, OK | {"temperature": -0.1}, 400, "temperature"),
     (CHAT, OK | {"temperature": True}, 400, "temperature"),
-    (CHAT, OK | {"top_p": 0}, 400, "top_p"),
+    (CHAT, OK | {"top_p": -0.1}, 400, "top_p"),
     (CHAT, OK | {"top_k": -1}, 400, "top_k"),
     (CHAT, OK | {"min_p": 2}, 400, "min_p"),
     (CHAT, OK | {"max_tokens": 0}, 400, "max_tokens"),
@@ -221,6 +230,19 @@ async def test_past_the_queue_limit_it_is_429_with_retry_after() -> None:
         assert refused.json()["error"]["code"] == "queue_full"
         await waiting.aclose()
         await running.aclose()
+        await wait_empty(server)
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"stream": True, "resumable": True}])
+async def test_more_rows_than_can_ever_wait_are_400_and_not_429(more: dict[str, Any]) -> None:
+    async with served(queue_limit=5) as server, server.client() as client:
+        for prompts, n, param in ((3, 2, "n"), (6, 1, "prompt")):
+            refused = await client.post(TEXT, json=text(["x"] * prompts, n=n, max_tokens=2, **more))
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"]) == (400, param)
+            assert "6 rows, of at most 5" in error["message"]
+        taken = await client.post(TEXT, json=text(["x"] * 5, max_tokens=2, **more))
+        assert taken.status_code == 200
         await wait_empty(server)
 
 

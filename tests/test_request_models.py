@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from motet import InvalidRequest, Request, grammar
 from motet.http.chat_request import ChatRequest
 from motet.http.generation import IGNORED, UNSUPPORTED
+from motet.http.messages_request import MessagesRequest
+from motet.http.responses_request import ResponsesRequest
 from motet.http.schema import parse
 from motet.http.text_request import TextRequest
 
@@ -107,6 +109,17 @@ def test_every_sampling_field_reaches_the_request() -> None:
     assert (row.repetition_context, row.stop, row.client, row.param) == (7, ("a", "b"), "someone", "messages")
     (row,) = rows(TEXT)
     assert row == Request("x", client="someone")
+
+
+def test_a_top_p_of_0_is_taken_by_every_api() -> None:
+    said = {"model": "m", "top_p": 0, "max_tokens": 5}
+    asked = [
+        *rows(CHAT | said),
+        *rows(TEXT | said),
+        *parse(MessagesRequest, json.dumps(CHAT | said).encode()).chat(strip_billing=False).requests("me"),
+        *parse(ResponsesRequest, b'{"model": "m", "input": "x", "top_p": 0}').chat(()).requests("me"),
+    ]
+    assert [row.top_p for row in asked] == [0] * 4
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

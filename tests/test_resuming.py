@@ -230,12 +230,16 @@ async def test_who_reads_is_told_that_the_stream_was_taken_up_elsewhere(autojump
 
 
 async def test_a_request_that_is_refused_leaves_nothing(autojump_clock: MockClock) -> None:
-    async with running(batch=1, queue_limit=1) as system:
+    async with running(batch=1, queue_limit=2) as system:
         async with system.engine.open_rows(requests(0, 1, limit=LONG)):
-            with pytest.raises(motet.NotTaken):
-                await lost(system, "a", (2,))
-            with pytest.raises(motet.NotTaken):  # more rows than there are tickets
-                await lost(system, "b", [3] * 10)
+            async with system.engine.open_rows(requests(2, limit=LONG)):
+                with pytest.raises(motet.NotTaken):
+                    await lost(system, "a", (3,))
+                tickets = system.boxes.tickets
+                while tickets.statistics().current_buffer_used > 1:
+                    tickets.receive_nowait()
+                with pytest.raises(motet.NotTaken):  # more rows than there are tickets
+                    await lost(system, "b", (4, 5))
             assert await is_gone(system, "a") and await is_gone(system, "b")
         assert system.engine.gauges.resuming.attached == 0
 

@@ -36,6 +36,14 @@ def test_filters_keep_what_mlx_lms_keep(top_p: float, min_p: float, top_k: int) 
     assert np.array_equal(np.array(ours), np.array(theirs))
 
 
+def test_a_top_p_of_0_leaves_the_likeliest() -> None:
+    given = logprobs(5)
+    kept = np.array(Filters([SamplingSession(temperature=1, top_p=0)] * 5).apply(given))
+    assert [np.flatnonzero(np.isfinite(row)).tolist() for row in kept] == [
+        [best] for best in np.array(given).argmax(axis=-1)
+    ]
+
+
 @pytest.mark.parametrize("threshold", [0.0, 0.02, 0.1, 0.5])
 @pytest.mark.parametrize("top_p", [1.0, 0.8])
 @pytest.mark.parametrize("special", [(), (3,), (3, 0, 299)])

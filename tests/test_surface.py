@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Never
 
 import httpx
 import jsonschema
@@ -12,6 +12,7 @@ import trio
 import families
 from motet import Failed, Finished, Reasoning, Text, ToolCall, Usage
 from motet.http.chat_request import UserMessage
+from motet.http.front import Front
 from motet.http.messages_answer import MessagesAnswer
 from motet.http.messages_request import MessagesRequest
 from motet.http.openapi import document
@@ -30,6 +31,25 @@ ASK = {
     "seed": 3,
 }
 CREATE = {"model": "default_model", "max_output_tokens": 12, "input": "hello", "seed": 3}
+
+
+DEEP: dict[str, Any] = {"type": "integer"}
+for _ in range(140):
+    DEEP = {"not": DEEP}
+HUGE = {"type": "integer", "maximum": 10**400 - 1}
+ENDLESS = {"maximum": float("inf")}
+MANY_CALLS = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}} for i in range(129)],
+}
+
+
+def output(schema: dict[str, Any], **name: str) -> dict[str, Any]:
+    return {"format": {"type": "json_schema", "schema": schema, **name}}
+
+
+def named(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
 def events(body: str) -> Iterator[dict[str, Any]]:
@@ -233,12 +253,45 @@ def test_items_of_a_response_are_told_one_after_the_other() -> None:
         ("/v1/responses", CREATE | {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ("/v1/responses", CREATE | {"background": True}, "background"),
         ("/v1/responses", CREATE | {"conversation": "c"}, "conversation"),
+        ("/v1/messages", ASK | {"output_config": output(DEEP)}, "output_config.format"),
+        ("/v1/messages", ASK | {"output_config": output(ENDLESS)}, "output_config.format.schema"),
+        ("/v1/messages", ASK | {"tools": [{"name": "f", "input_schema": ENDLESS}]}, "tools[0].input_schema"),
+        ("/v1/messages", ASK | {"messages": [*TURNS, MANY_CALLS, *TURNS]}, "messages"),
+        ("/v1/responses", CREATE | {"text": output(HUGE, name="x")}, "text.format"),
+        ("/v1/responses", CREATE | {"text": output(ENDLESS, name="x")}, "text.format.schema"),
+        (
+            "/v1/responses",
+            CREATE | {"tools": [{"type": "function", "name": "f", "parameters": ENDLESS}]},
+            "tools[0].parameters",
+        ),
+        ("/v1/chat/completions", chat("x", response_format=named(DEEP)), "response_format"),
+        ("/v1/chat/completions", chat("x", response_format=named(HUGE)), "response_format"),
+        (
+            "/v1/chat/completions",
+            chat("x", chat_template_kwargs={"a": [{"b": float("nan")}]}),
+            "chat_template_kwargs",
+        ),
     ],
 )
 async def test_a_refusal_names_the_apis_own_field(path: str, body: dict[str, Any], param: str) -> None:
-    async with served() as server:
-        refused = await post(server, path, body)
+    async with served() as server, server.client() as client:
+        refused = await client.post(path, content=json.dumps(body))  # as it is: with NaN and Infinity
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_fault_of_the_server_is_not_told_as_the_requests(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> Never:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Front, "body", broken)
+    async with served() as server:
+        told = await post(server, path, ASK)
+    error = told.json()["error"]
+    kind = "api_error" if path == "/v1/messages" else "server_error"
+    assert (told.status_code, error["type"], error["param"]) == (500, kind, None)
 
 
 # --- tokens, cancelling, the document ---------------------------------------------------------
