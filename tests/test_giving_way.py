@@ -17,7 +17,7 @@ from motet.channels.store import Put, ReleaseLease, Take
 from test_admission import Heard
 
 WORK = Work(1, tuple(range(5, 45)), 50, Sampling(), frozenset())
-PACE = Pace(0.2, 2048, 0.01, 0.001, False, 8, True, True, True, True)
+PACE = Pace(0.2, 2048, 0.01, 0.0, 0.001, False, 8, True, True, True, True)
 GONE = Abandoned(1, None)
 FAILED = Chunked((PartRead(1, error="boom"),), 0.01)
 READ = Chunked((PartRead(1, (7,)),), 0.01)

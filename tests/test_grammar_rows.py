@@ -43,7 +43,7 @@ SCHEMA = {
 GRAMMARS = [
     grammar.json_schema(SCHEMA),
     None,
-    grammar.regex("([a-z]{2,6} ){3,9}[a-z]+[.]"),
+    grammar.regex("([a-z]{2,6} ){3,9}[a-z]{1,6}[.]"),
     grammar.lark('start: ("do" | "re" | "mi") (" " ("fa" | "so" | "la"))+ "!"'),
     None,
 ]

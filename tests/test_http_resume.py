@@ -102,7 +102,8 @@ async def test_a_client_that_drops_at_a_random_token_gets_the_same_whole_text(
     monkeypatch.setattr(families.tokenizer(), "eos_token_ids", set())  # no row ends by chance
     draw = random.Random(3)
     ways: Counter[str] = Counter()
-    async with served(resume_rows=100, resume_window=60) as server:
+    # Room for all rows: where some wait, a stream that nobody reads gives way.
+    async with served(batch=16, resume_rows=100, resume_window=60) as server:
 
         async def one(number: int) -> None:
             path = TEXT if number % 4 == 3 else CHAT
