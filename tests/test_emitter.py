@@ -292,9 +292,7 @@ async def test_a_long_tool_call_is_parsed_while_others_go_on() -> None:
     assert out.events == [caller.Text(INDEX, "a", 1), finished("length", 1)]
 
 
-async def test_a_caller_that_leaves_does_not_wait_for_a_parser(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_caller_that_leaves_does_not_wait_for_a_parser() -> None:
     parsing, released = threading.Event(), threading.Event()
 
     class Stuck(Output):
