@@ -1,7 +1,7 @@
 """The load-time self-test on every family: what it lets into a batch, and what it finds wrong."""
 
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -96,25 +96,29 @@ def test_one_row_is_never_tried_in_a_batch() -> None:
 
 
 class Planning(Wrong):
-    """A model that takes time over each shape that it has not seen, as CUDA's attention does."""
+    """A model on a clock of its own: a token takes a millisecond, and a new shape ``seconds`` more."""
 
     def __init__(self, model: Any, seconds: float) -> None:
         super().__init__(model, lambda _, logits: logits)
+        self.now = 0.0
         self._seconds, self._seen = seconds, set[tuple[int, ...]]()
 
     def __call__(self, tokens: mx.array, **options: Any) -> mx.array:
-        if tokens.shape not in self._seen:
-            self._seen.add(tokens.shape)
-            time.sleep(self._seconds)
+        self.now += 0.001 * tokens.shape[1] + self._seconds * (tokens.shape not in self._seen)
+        self._seen.add(tokens.shape)
         return super().__call__(tokens, **options)
 
 
-def test_what_a_new_shape_costs_is_told_apart_from_what_a_token_costs() -> None:
-    plain = selftest.run(load("llama"), 8)
-    planning = selftest.run(load("llama", wrap=lambda model: Planning(model, 0.2)), 8)
-    assert plain.shape_seconds < 0.02  # on a busy machine not always none
-    assert 0.1 < planning.shape_seconds < 0.4
-    assert planning.token_seconds < 0.001
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_what_a_new_shape_costs_is_told_apart_from_what_a_token_costs(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load("llama", wrap=lambda model: Planning(model, seconds))
+    monkeypatch.setattr(selftest, "time", SimpleNamespace(perf_counter=lambda: model.module.now))
+    found = selftest.run(model, 8)
+    # A step's own token is counted to the forward, a 64th of a chunk.
+    assert found.token_seconds == pytest.approx(0.001 * 63 / 64)
+    assert found.shape_seconds == pytest.approx(seconds, abs=0.0001)
 
 
 # --- models that are made wrong ---------------------------------------------------------------

@@ -16,7 +16,7 @@ class Full:
     pads = True
 
     def merge(self, lone: Sequence[KVCache]) -> Any:
-        """Left-padded to the longest, as BatchKVCache.merge, but with room for the tokens to come.
+        """Left-padded to the longest, as BatchKVCache.merge, with room for half a granule of tokens at least.
 
         mlx-lm's has none, so that the next token writes all of it a second time: for eight rows that begin
         with one prefix of 1,000 tokens that costs as much as reading their own prompts.
