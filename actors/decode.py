@@ -54,7 +54,7 @@ from motet.channels.request import Work
 
 log = structlog.get_logger()
 
-GRANT = 16
+GRANT = 32
 """Steps granted ahead at most."""
 FAULTS = 3
 FAULT_WINDOW = 60.0

@@ -104,22 +104,22 @@ def test_a_rows_tokens_go_to_its_own_emitter() -> None:
 def test_grants_are_topped_up_when_half_is_used() -> None:
     bench = Bench()
     bench.join(1)
-    assert bench.granted == [16]
-    bench.hear(stepped(RowTokens(1, (1,) * 7), steps=7))
-    assert bench.granted == [16]  # 9 are left
+    assert bench.granted == [GRANT]
+    bench.hear(stepped(RowTokens(1, (1,) * 15), steps=GRANT // 2 - 1))
+    assert bench.granted == [GRANT]  # one more than half is left
     bench.hear(stepped(RowTokens(1, (1,))))
-    assert bench.granted == [16, 8]
+    assert bench.granted == [GRANT, GRANT // 2]
     bench.join(2)
-    assert bench.granted == [16, 8]
+    assert bench.granted == [GRANT, GRANT // 2]
 
 
 def test_nothing_is_granted_while_no_row_runs_and_what_was_left_counts_later() -> None:
     bench = Bench()
     bench.join(1)
-    bench.hear(stepped(RowTokens(1, (5,), "length"), steps=10))
-    assert bench.granted == [16]
+    bench.hear(stepped(RowTokens(1, (5,), "length"), steps=20))
+    assert bench.granted == [GRANT]
     bench.join(2)
-    assert bench.granted == [16, 10]
+    assert bench.granted == [GRANT, 20]
 
 
 @given(st.lists(st.integers(0, GRANT), max_size=40), st.sets(st.integers(0, 40)))
