@@ -66,10 +66,14 @@ class Asked:
 
     take: Take | None
     """What the row waits for; None when it has left."""
+    length: int
+    """Tokens of it that memory held when it was asked."""
     reserved: int = 0
     """Bytes that are kept for it."""
     cancelled: bool = False
     """Its Cancel is on the way."""
+    again: bool = False
+    """It is to be asked once more."""
 
 
 class Store:
@@ -147,7 +151,7 @@ class Store:
         if length == _usable(take):
             self._answer(take)
             return
-        self._asked[take.row] = Asked(take)
+        self._asked[take.row] = Asked(take, length)
         tokens = take.prompt[: _usable(take)]
         post(self._to_persister, persister.Load(take.row, tokens, length, take.edge, take.namespace))
 
@@ -185,6 +189,11 @@ class Store:
         asked = self._asked[row]
         if asked.cancelled:
             return
+        if asked.take is not None and self._longest(asked.take)[1] > asked.length:
+            # Another's came from disk, or was read, while the question was on its way: look anew.
+            asked.again = True
+            self._cancel(row, asked)
+            return
         fixed = sum(self._entries[handle].snapshot.nbytes for handle in set(self._leases.values()))
         reserved = sum(asked.reserved for asked in self._asked.values())
         if fixed + reserved + nbytes > self._ceiling:
@@ -198,7 +207,9 @@ class Store:
         asked = self._asked.pop(row)
         if snapshot is not None:
             self._put(tokens, snapshot, written=True)
-        if asked.take is not None:
+        if asked.take is not None and asked.again:
+            self._take(asked.take)
+        elif asked.take is not None:
             self._answer(asked.take)
 
     def _write_next(self) -> None:

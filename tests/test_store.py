@@ -420,6 +420,26 @@ def test_room_is_made_before_a_file_is_read() -> None:
     assert shelf.forgotten == [1, 2] and shelf.prefill == [Lease(7, None, 0)]
 
 
+def test_what_memory_got_while_the_question_was_on_its_way_is_not_read_from_disk_again() -> None:
+    shelf = Shelf()
+    shelf.hear(Take(7, (1, 2, 3, 4)), Take(8, (1, 2, 3, 5)), Found(7, 50))
+    shelf.hear(Loaded(7, Snapshot(9, 3, 50, trimmable=True), (1, 2, 3)))
+    shelf.hear(Found(8, 50))  # the persister had done with the file when it was asked once more
+    assert shelf.persister[-1] == persister.Cancel(8)
+    shelf.hear(Loaded(8, None))
+    assert shelf.prefill == [Lease(7, 9, 3), Lease(8, 9, 3)] and len(shelf.loads) == 2
+
+
+def test_a_file_that_serves_more_than_memory_got_meanwhile_is_asked_for_again() -> None:
+    shelf = Shelf()
+    shelf.hear(Take(8, (1, 2, 3, 5)))
+    shelf.put(1, (1, 2))
+    shelf.hear(Found(8, 50), Loaded(8, None))
+    assert shelf.loads[-1] == persister.Load(8, (1, 2, 3), beyond=2) and shelf.prefill == []
+    shelf.hear(Found(8, 50))
+    assert shelf.persister[-1] == persister.Fetch(8)
+
+
 def test_a_file_for_which_there_is_no_room_is_not_read() -> None:
     shelf = Shelf(ceiling=100)
     shelf.put(1, (1, 2), 80)
