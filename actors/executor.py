@@ -161,7 +161,7 @@ class Executor:
             return self._read_together(fresh, failed) + self._read_together(going_on, failed)
         before: Batch | None = None
         try:
-            batch = self._gathered(parts)
+            batch, parts = self._gathered(parts)
             before = batch.checkpoint() if len(parts) > 1 else None
             if any(part.reading for part in parts):
                 batch.read(self._model.module, [part.reading for part in parts])
@@ -193,23 +193,31 @@ class Executor:
                 failed[part.row] = PartRead(part.row, error=describe(error))
         return parted
 
-    def _gathered(self, parts: tuple[Part, ...]) -> Batch:
-        """The rows as one batch, in the parts' order, others parted from them."""
-        wanted = [part.row for part in parts]
-        if self._preparing[wanted[0]].numbers != wanted:
-            batch = Batch.of([self._parted(row) for row in wanted])
-            for row in wanted:
-                self._preparing[row] = batch
-        return self._preparing[wanted[0]]
+    def _gathered(self, parts: tuple[Part, ...]) -> tuple[Batch, tuple[Part, ...]]:
+        """The rows as one batch, others parted from them; and the parts in its rows' order.
 
-    def _parted(self, number: int) -> Batch:
-        """A row as a batch of its own, taken out of the one it was in."""
-        batch = self._preparing[number]
-        if not batch.merged:
-            return batch
-        alone = self._alone(batch, number)
-        batch.drop([number])
-        return alone
+        Rows that are one already stay in their order: to put them into another would copy them all.
+        """
+        by_row = {part.row: part for part in parts}
+        batch = self._preparing[parts[0].row]
+        if set(batch.numbers) != by_row.keys():
+            batch = Batch.of(self._parted(list(by_row)))
+            self._preparing |= dict.fromkeys(by_row, batch)
+        return batch, tuple(by_row[number] for number in batch.numbers)
+
+    def _parted(self, numbers: list[int]) -> list[Batch]:
+        """Rows as batches of their own, taken out of those that they were in."""
+        parted, shared = [], dict[int, tuple[Batch, list[int]]]()
+        for number in numbers:
+            batch = self._preparing[number]
+            if batch.merged:
+                parted.append(self._alone(batch, number))
+                shared.setdefault(id(batch), (batch, []))[1].append(number)
+            else:
+                parted.append(batch)
+        for batch, gone in shared.values():
+            batch.drop(gone)
+        return parted
 
     def _alone(self, batch: Batch, number: int) -> Batch:
         row = batch.row(number)
@@ -230,13 +238,13 @@ class Executor:
         if fresh and going_on:
             return self._begin_together(list(fresh)) | self._begin_together(list(going_on))
         try:
-            batch = self._gathered(tuple(ending))
+            batch, parts = self._gathered(tuple(ending))
             before = batch.checkpoint() if len(ending) > 1 else None
             drawn = [(row.fed, row.session.drawn) for row in batch.rows]
         except Exception as error:
             return {part.row: self._fail(part.row, error) for part in ending}
         try:
-            sampled, logits = batch.begin(self._model.module, [part.tokens[-1] for part in ending])
+            sampled, logits = batch.begin(self._model.module, [part.tokens[-1] for part in parts])
         except Exception as error:
             if before is None:
                 return {part.row: self._fail(part.row, error) for part in ending}
@@ -279,7 +287,7 @@ class Executor:
         """
         told: list[Sampled] = []
         try:
-            batch = self._gathered((part,))
+            batch, _ = self._gathered((part,))
             feed, ended = part.tokens[-1], False
             while len(told) < 2 and not ended:
                 (sampled,), logits = batch.begin(self._model.module, [feed])

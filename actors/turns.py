@@ -20,8 +20,8 @@ LIKE = 3
 """How many times longer than the shortest a prompt of its gang may be."""
 GANG_TOKENS = 2048
 """Tokens that a gang has left at most; its first prompt always enters."""
-FEWEST = 16
-"""Tokens of each prompt in a chunk at least: more prompts do not share it than that leaves room for."""
+FEWEST = 8
+"""Tokens of each prompt in a chunk, or all that it has, at least: no more prompts share it than have room."""
 
 
 class Reader(Protocol):
@@ -68,7 +68,7 @@ def share(gang: Sequence[R], allowed: int, *, forward: float, padded: bool) -> l
     if len(gang) == 1:
         return [(gang[0], min(next_chunk(gang[0].left, allowed), gang[0].left - 1))]
     by_length = sorted(gang, key=lambda reader: -reader.left)
-    most = max(1, allowed // FEWEST)
+    most = max(1, allowed // min(FEWEST, max(by_length[0].left - 1, 1)))
     if not padded:
         return _alike(by_length, allowed, most)
     shares = [_down_to(by_length[:most], level) for level in _levels(by_length, allowed, most)]

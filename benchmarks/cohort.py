@@ -26,6 +26,7 @@ from servers import default_model, random_model
 
 import motet
 from motet import logs
+from motet.tuning import tune_process
 
 _IDS = range(3, 30_000)
 
@@ -108,7 +109,7 @@ def main() -> int:
     parser.add_argument("--seed", default="0", help="what the prompts follow from")
     options = parser.parse_args()
     logs.configure("WARNING")
-    sys.setswitchinterval(0.0005)  # as `motet serve` has it
+    tune_process()
     with _model(options) as model:
         trio.run(run, model, options)
     return 0

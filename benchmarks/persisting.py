@@ -25,6 +25,7 @@ import motet
 from motet import logs
 from motet.actors.writing import Writing
 from motet.channels.persister import Persist
+from motet.tuning import tune_process
 
 _WIDE: dict[str, Any] = {
     **random_models.BOTH,
@@ -160,7 +161,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=3000, help="of all streams, at most")
     options = parser.parse_args()
     logs.configure("WARNING")
-    sys.setswitchinterval(0.0005)  # as `motet serve` has it
+    tune_process()
     with tempfile.TemporaryDirectory() as place:
         model = options.model
         if model is None:

@@ -30,6 +30,7 @@ from servers import default_model, environment, mlx_lm, start
 
 import motet
 from motet import logs
+from motet.tuning import tune_process
 
 _TOKENS = 12
 
@@ -154,7 +155,7 @@ def main() -> int:
     parser.add_argument("--restart", action="store_true", help="measure what is warm, and after a restart")
     options = parser.parse_args()
     logs.configure("WARNING")
-    sys.setswitchinterval(0.0005)  # as `motet serve` has it
+    tune_process()
     trio.run(restarted if options.restart else measure, options.model or default_model(), options)
     return 0
 

@@ -116,10 +116,10 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(0)  # MLX's threads can crash a process that ends without clearing its streams
     from motet import logs
+    from motet.tuning import tune_process
 
     logs.configure()
-    # As `motet serve` has it: see there.
-    sys.setswitchinterval(0.0005)
+    tune_process()
     trio.run(motet_engine, pipe, model, int(rows))
 
 

@@ -124,7 +124,8 @@ class Replay:
                 assert part.opening.snapshot is None, "the oracle replays cold runs"
                 self._solo[part.row] = Solo(make_prompt_cache(self._model), -1)
         wanted = [part.row for part in parts]
-        cohort = next((p for p in self._prompts if p.uids == wanted), None)
+        # Rows that are together already stay in their order.
+        cohort = next((p for p in self._prompts if set(p.uids) == set(wanted)), None)
         if cohort is None and len(parts) == 1:
             self._read_alone(parts[0])
             return
@@ -132,6 +133,8 @@ class Replay:
             caches = [self._parted(row) for row in wanted]
             cohort = self._cohort(wanted, caches)
             self._prompts.append(cohort)
+        by_row = {part.row: part for part in parts}
+        parts = tuple(by_row[row] for row in cohort.uids)
         if any(part.reading for part in parts):
             cohort.prompt([list(part.reading) for part in parts])
         ending = [i for i, part in enumerate(parts) if part.last]

@@ -108,3 +108,13 @@ def test_no_chunk_is_a_single_token_but_at_a_prompts_end(lengths: list[int], all
             assert count != 1 or prompt.left == 2
             prompt.left -= count
         gang = [prompt for prompt in gang if prompt.left > 1]
+
+
+def test_prompts_with_few_tokens_left_share_a_chunk_as_far_as_it_goes() -> None:
+    short = [Prompt(4) for _ in range(7)]
+    assert [count for _, count in share(short, 16, forward=10, padded=True)] == [3] * 5
+
+
+def test_level_prompts_stay_level_rather_than_read_more_tokens_each() -> None:
+    level = [Prompt(21) for _ in range(8)]
+    assert [count for _, count in share(level, 119, forward=10, padded=True)] == [14] * 8

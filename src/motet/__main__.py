@@ -254,11 +254,10 @@ def _serve(options: argparse.Namespace) -> int:
     from motet.engine import default_model, model
     from motet.http.access import split_keys
     from motet.http.server import CannotListen, HTTPSettings, run
+    from motet.tuning import tune_process
 
     logs.configure(options.log_level, as_json=options.log_json)
-    # The device thread and Trio share the interpreter lock: the default of 5 ms would let either
-    # keep the other waiting for longer than a fast model's step takes.
-    sys.setswitchinterval(0.0005)
+    tune_process()
     _say_if_openblas_is_missing()
     settings = Settings(
         batch=options.batch,
