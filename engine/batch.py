@@ -78,8 +78,8 @@ class Batch:
         model(mx.array(padded), cache=self.caches)
         mx.eval([cache.state for cache in self.caches])
         if any(padding):
-            for cache in self.caches:
-                cache.finalize()
+            for leaf in leaves(self.caches):
+                layout_of(leaf).finalize(leaf)
             mx.eval([cache.state for cache in self.caches])
         for row, its in zip(self.rows, tokens, strict=True):
             row.fed += len(its)

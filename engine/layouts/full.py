@@ -47,6 +47,16 @@ class Full:
     def straighten(self, rows: Any) -> None:
         """Nothing to do."""
 
+    def finalize(self, rows: Any) -> None:
+        """As BatchKVCache's, value for value, but for the way: see ``_rolled``."""
+        padding = rows._right_padding
+        if padding is None:
+            return
+        rows.keys, rows.values = _rolled(rows.keys, padding), _rolled(rows.values, padding)
+        rows.offset = rows.offset - padding
+        rows.left_padding += padding
+        rows._right_padding = None
+
     def extract(self, rows: Any, place: int) -> Any:
         """The row's tokens without its padding."""
         return KVCache() if rows.empty() else rows.extract(place)
@@ -76,6 +86,18 @@ def _side_by_side(
         if array is not None:
             buffer[i : i + 1, :, longest - length : longest] = array[:, :, :length]
     return buffer
+
+
+def _rolled(array: mx.array, shifts: mx.array) -> mx.array:
+    """[rows, heads, columns, width]: each row's columns rolled to the right by its shift [rows].
+
+    mlx-lm's dynamic_roll gathers number by number, which takes a CPU five times as long as this, column by
+    column: for eight rows of 1,000 tokens as long as reading a prompt of 40.
+    """
+    rows, heads, columns, width = array.shape
+    column = (mx.arange(columns) - shifts[:, None]) % columns
+    places = mx.arange(rows * heads).reshape(rows, heads, 1) * columns + column[:, None]
+    return array.reshape(-1, width)[places]
 
 
 def rows_of(cache: Any) -> Any:

@@ -37,6 +37,9 @@ class Layout(Protocol):
     def straighten(self, rows: Any) -> None:
         """Before several tokens of each row are read: what mlx-lm's own forward does not do, in place."""
 
+    def finalize(self, rows: Any) -> None:
+        """Behind a forward whose tokens were padded on the right: that padding goes to the left, in place."""
+
     def extract(self, rows: Any, place: int) -> Any:
         """One row as a lone cache that does not keep the others' memory alive."""
 

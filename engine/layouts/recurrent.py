@@ -40,6 +40,10 @@ class Recurrent:
     def straighten(self, rows: Any) -> None:
         """Nothing to do."""
 
+    def finalize(self, rows: Any) -> None:
+        """mlx-lm's."""
+        rows.finalize()
+
     def extract(self, rows: Any, place: int) -> Any:
         """mlx-lm's cannot read an empty slot, and gives a slice, which keeps the whole batch alive."""
         extracted = ArraysCache(len(rows.cache))

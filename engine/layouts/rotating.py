@@ -41,6 +41,10 @@ class Rotating:
         if isinstance(rows, BatchRotatingKVCache) and not rows.empty():
             rows._temporal_order()
 
+    def finalize(self, rows: Any) -> None:
+        """mlx-lm's."""
+        rows.finalize()
+
     def extract(self, rows: Any, place: int) -> Any:
         """The row's tokens in temporal order."""
         return RotatingKVCache(rows.max_size) if rows.empty() else rows.extract(place)
