@@ -5,7 +5,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, BatchKVCache, KVCache, RotatingKVCache
 
 import families
 from motet.engine.batch import Batch
@@ -73,6 +73,22 @@ def test_an_extracted_row_does_not_keep_the_whole_batchs_memory(layout: Any) -> 
     del rows, lone
     gc.collect()
     assert mx.get_active_memory() <= before - 7 * size
+
+
+def test_right_padding_goes_to_the_left_value_for_value_as_mlx_lms() -> None:
+    shape, padding = (3, 2, 7, 4), [0, 5, 2]
+    ours, theirs = BatchKVCache([1, 0, 2]), BatchKVCache([1, 0, 2])
+    for cache in (ours, theirs):
+        cache.prepare(right_padding=padding)
+        mx.random.seed(1)
+        cache.update_and_fetch(mx.random.normal(shape), mx.random.normal(shape))
+    Full().finalize(ours)
+    theirs.finalize()
+    assert all(
+        mx.array_equal(one, other) for one, other in zip(ours.state[:4], theirs.state[:4], strict=True)
+    )
+    Full().finalize(ours)  # once is enough
+    assert mx.array_equal(ours.keys, theirs.keys)
 
 
 def test_a_slot_that_no_row_has_filled_stays_empty() -> None:
