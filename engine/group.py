@@ -7,7 +7,6 @@ the tokens of the one before.
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -24,18 +23,17 @@ from motet.engine.sampling import Drawn, RowSampler
 Observe: TypeAlias = Callable[[tuple[int, ...], mx.array], None]
 """Called with the rows' numbers and their logits [B, V] of each forward; for oracles."""
 
-_COPY_RATE = 2.5e8  # bytes a second into memory that was never touched; used again it takes 20e9
+_CPU_COPY_RATE = 2.5e8  # bytes a second into memory that was never touched; used again it takes 20e9
+_GPU_COPY_RATE = 2e10  # what the slowest GPUs do
 _FORCED = 64  # tokens that are forced are fed so many at once at most
-_RATES = 8  # so many parts' rates are remembered, and the slowest counts
 
 
 @attrs.frozen
 class _Join:
-    """A join under way: for which rows it is made, and what one part of it copies."""
+    """A join under way, and for which rows it is made."""
 
     rows: list[int]
     work: Joining
-    part_bytes: float
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +65,7 @@ class Group:
         self._patience = patience
         self._observe = observe
         self._reads_at_once = _on_cpu()
-        self._copy_rates = deque([_COPY_RATE], maxlen=_RATES)
+        self._copy_rate = _CPU_COPY_RATE if self._reads_at_once else _GPU_COPY_RATE
         self.clear()
 
     def clear(self) -> None:
@@ -105,13 +103,11 @@ class Group:
         joining = self._joining
         if joining is None or joining.rows != self.batch.numbers + joiners.numbers:
             joining = self._joining = self._begin(joiners, seconds)
-        started = time.perf_counter()
         try:
             done = joining.work.advance()
         except Exception:
             self._joining = None
             raise
-        self._timed(joining.part_bytes, time.perf_counter() - started)
         if not done:
             return False
         self._joining = None
@@ -126,15 +122,8 @@ class Group:
     def _begin(self, joiners: Batch, seconds: float) -> _Join:
         ahead = max(row.limit - row.made for row in [*self.rows, *joiners.rows])
         work = Joining(self.batch.caches, joiners.caches, ahead)
-        parts = max(1, math.ceil(work.nbytes / min(self._copy_rates) / seconds))
-        work.plan(parts)
-        return _Join(self.batch.numbers + joiners.numbers, work, work.nbytes / parts)
-
-    def _timed(self, copied: float, seconds: float) -> None:
-        # On a CPU the next part may meet memory that was never touched, which the last did not: there the
-        # rate that was seen with such memory stands.
-        if not _on_cpu():
-            self._copy_rates.append(copied / max(seconds, 1e-6))
+        work.plan(max(1, math.ceil(work.nbytes / self._copy_rate / seconds)))
+        return _Join(self.batch.numbers + joiners.numbers, work)
 
     def step(self, built: Callable[[], None] | None = None) -> list[Sampled]:
         """Queue a step, then read the tokens of the one before it.
