@@ -85,10 +85,10 @@ def _told(reply: Reply) -> int:
 
 async def _until_running(replies: list[Reply], count: int, reads: int) -> list[Reply]:
     """The streams that run, when so many of them have begun and all those are some chunks on."""
-    while len(running := [reply for reply in replies if _told(reply)]) < count:  # noqa: ASYNC110
+    while len(running := [reply for reply in replies if _told(reply)]) < count:  # noqa: ASYNC110 - the client tells nobody of a read
         await trio.sleep(0.005)
     aims = [_told(reply) + reads for reply in running]
-    while any(_told(reply) < aim for reply, aim in zip(running, aims, strict=True)):  # noqa: ASYNC110
+    while any(_told(reply) < aim for reply, aim in zip(running, aims, strict=True)):  # noqa: ASYNC110 - likewise
         await trio.sleep(0.005)
     return running
 
