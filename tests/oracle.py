@@ -5,6 +5,7 @@ retirements: ``generate_step`` over its own solo caches for a row until it is me
 then on. Tokens are mlx-lm's own; logits are tapped off the model that it calls.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -90,16 +91,22 @@ class Outcome:
 
 
 class Replay:
-    """Replays a trace on a model; ``outcome`` has the count of vectors that differ."""
+    """Replays a trace on a model; ``outcome`` has the count of vectors that differ.
 
-    def __init__(self, model: nn.Module) -> None:
+    With ``firsts_apart`` rows that hold nothing are fed apart from others, as the device does it where
+    mlx-lm's batch reads first tokens wrong beside others (recurrent_gemma).
+    """
+
+    def __init__(self, model: nn.Module, *, firsts_apart: bool = False) -> None:
         self._model = model
+        self._firsts_apart = firsts_apart
         self._tap = Tap(model)
         self._solo: dict[int, Solo] = {}
         self._solo_logits: dict[int, list[np.ndarray]] = {}
         self._prompts: list[PromptProcessingBatch] = []  # cohorts being read
         self._ready: list[GenerationBatch] = []  # cohorts with their first tokens
-        self._begun: tuple[tuple[int, ...], mx.array] | None = None  # its first logits
+        self._begun: dict[tuple[int, ...], mx.array] = {}  # their first logits, until they are compared
+        self._fed: set[int] = set()  # rows that hold tokens
         self._batch: GenerationBatch | None = None
         self.outcome = Outcome()
 
@@ -123,23 +130,35 @@ class Replay:
             if part.opening is not None:
                 assert part.opening.snapshot is None, "the oracle replays cold runs"
                 self._solo[part.row] = Solo(make_prompt_cache(self._model), -1)
-        wanted = [part.row for part in parts]
-        # Rows that are together already stay in their order.
-        cohort = next((p for p in self._prompts if set(p.uids) == set(wanted)), None)
+        read = [part for group in self._groups(parts) for part in self._read(group)]
+        for group in self._groups([part for part in read if part.last]):
+            self._begin(group)
+
+    def _groups(self, parts: Sequence[Part]) -> list[Sequence[Part]]:
+        """What goes through the model together: apart, where first tokens must be, rows that hold nothing."""
+        fresh = [part for part in parts if self._firsts_apart and part.row not in self._fed]
+        others = [part for part in parts if part not in fresh]
+        return [group for group in (fresh, others) if group]
+
+    def _together(self, parts: Sequence[Part]) -> PromptProcessingBatch | None:
+        """The cohort of exactly these rows. Rows that are together already stay in their order."""
+        return next((p for p in self._prompts if set(p.uids) == {part.row for part in parts}), None)
+
+    def _read(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Read the parts in one forward; they come back in their rows' order."""
+        cohort = self._together(parts)
         if cohort is None and len(parts) == 1:
             self._read_alone(parts[0])
-            return
+            return parts
         if cohort is None:
-            caches = [self._parted(row) for row in wanted]
-            cohort = self._cohort(wanted, caches)
+            caches = [self._parted(part.row) for part in parts]
+            cohort = self._cohort([part.row for part in parts], caches)
             self._prompts.append(cohort)
-        by_row = {part.row: part for part in parts}
-        parts = tuple(by_row[row] for row in cohort.uids)
+        parts = _ordered(parts, cohort)
         if any(part.reading for part in parts):
             cohort.prompt([list(part.reading) for part in parts])
-        ending = [i for i, part in enumerate(parts) if part.last]
-        if ending:
-            self._begin(cohort, ending, [part.tokens[-1] for part in parts if part.last])
+            self._fed.update(part.row for part in parts)
+        return parts
 
     def _cohort(self, rows: list[int], caches: list[list[Any]]) -> PromptProcessingBatch:
         several = len(rows)
@@ -180,26 +199,30 @@ class Replay:
         if part.reading:
             self._model(mx.array([part.reading]), cache=row.caches)
             mx.eval([cache.state for cache in row.caches])
+            self._fed.add(part.row)
         row.last = part.tokens[-1]
-        if part.last:
-            self._solo_logits[part.row] = []
 
-    def _begin(self, cohort: PromptProcessingBatch, ending: list[int], last: list[int]) -> None:
+    def _begin(self, parts: Sequence[Part]) -> None:
         """mlx-lm's step from a prompt batch to a generation batch, whose first forward is this one's."""
-        if len(ending) < len(cohort.uids):
-            ended = cohort.split(ending)
-            if len(ending) == 1:
-                row = ended.uids[0]
-                self._solo[row] = Solo(ended.extract_cache(0), last[0])
-                self._solo_logits[row] = []
-                return
-            cohort = ended
-        else:
+        self._fed.update(part.row for part in parts)
+        first = parts[0]
+        if len(parts) == 1 and first.row in self._solo:
+            self._solo_logits[first.row] = []
+            return
+        cohort = self._together(parts)
+        if cohort is not None:
             self._prompts.remove(cohort)
+        elif len(parts) == 1:
+            self._solo[first.row] = Solo(self._parted(first.row), first.tokens[-1])
+            self._solo_logits[first.row] = []
+            return
+        else:
+            caches = [self._parted(part.row) for part in parts]
+            cohort = self._cohort([part.row for part in parts], caches)
         self._tap.seen.clear()
-        begun = cohort.generate([[token] for token in last])
+        begun = cohort.generate([[part.tokens[-1]] for part in _ordered(parts, cohort)])
         self._ready.append(begun)
-        self._begun = (tuple(begun.uids), self._tap.seen.pop())
+        self._begun[tuple(begun.uids)] = self._tap.seen.pop()
 
     # --- forwards ---
 
@@ -208,9 +231,8 @@ class Replay:
         if len(rows) == 1 and self._solo_logits.get(rows[0]) == []:
             self._solo_logits[rows[0]].append(logits)  # the prompt's last token, alone
             return
-        if self._begun is not None and self._begun[0] == rows:
-            self.outcome.compare(logits, self._begun[1])  # a cohort's last tokens
-            self._begun = None
+        if rows in self._begun:
+            self.outcome.compare(logits, self._begun.pop(rows))  # a cohort's last tokens
             return
         self._group_to(rows)
         if self._batch is None:
@@ -267,3 +289,8 @@ class Replay:
             self.outcome.compare(ours, theirs)
         self._tap.seen.clear()
         return token
+
+
+def _ordered(parts: Sequence[Part], cohort: PromptProcessingBatch) -> Sequence[Part]:
+    by_row = {part.row: part for part in parts}
+    return [by_row[row] for row in cohort.uids]

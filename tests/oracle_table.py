@@ -37,6 +37,7 @@ class Line:
 
     family: str
     reason: str | None = None
+    firsts_apart: bool = False
     ran: list[int] = attrs.Factory(list)
     vectors: int = 0
     different: int = 0
@@ -57,7 +58,8 @@ async def run(family: str, width: int, line: Line) -> Trace:
         families.loader(family), settings, observe=trace.observe, log_command=trace.log
     ) as engine:
         if width > 1:
-            line.reason = engine.info.selftest.alone or engine.info.selftest.apart
+            tested = engine.info.selftest
+            line.reason, line.firsts_apart = tested.alone or tested.apart, tested.fresh is not None
 
         async def row(index: int, begun: trio.Event) -> None:
             prompt = families.prompts(LENGTHS)[index]
@@ -81,7 +83,8 @@ def measure(family: str, widths: tuple[int, ...]) -> Line:
     line = Line(family)
     for width in widths:
         trace = trio.run(run, family, width, line)
-        line.add(Replay(families.build(family)[0]).run(trace))
+        replay = Replay(families.build(family)[0], firsts_apart=line.firsts_apart)
+        line.add(replay.run(trace))
     return line
 
 
