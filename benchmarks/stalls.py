@@ -119,7 +119,7 @@ class Client:
 
     async def _all_have(self, replies: list[Reply], reads: int) -> None:
         for reply in replies:
-            while len(reply.reads) < reads and reply.ended is None:  # noqa: ASYNC110
+            while len(reply.reads) < reads and reply.ended is None:  # noqa: ASYNC110 - as in fairness.py
                 await trio.sleep(0.005)
 
     async def step(self) -> float:

@@ -219,7 +219,7 @@ class RowTokens:
 class Stepped:
     """Tokens that were read, and how many granted steps were used up since the last report.
 
-    Tokens read within a few milliseconds are reported together.
+    Tokens of fast steps are reported together.
     """
 
     rows: tuple[RowTokens, ...]

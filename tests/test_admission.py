@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import attrs
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from heard import Heard
 from motet.actors.admission import Admission, Budget, Limits, Outlets, admission
 from motet.channels import prefill, store
 from motet.channels.admission import (
@@ -30,13 +30,6 @@ from motet.engine.projection import Activations, Projection
 A_TOKEN = Projection(0, 1, (), 0, 16, Activations(), 0, keeps=False)
 ROW = 1024
 AMPLE = Budget(1 << 40, 0, A_TOKEN)
-
-
-class Heard(list[Any]):
-    """An outlet that keeps what it is sent."""
-
-    def send_nowait(self, value: Any, /) -> None:
-        self.append(value)
 
 
 def submit(

@@ -1,12 +1,11 @@
 """The decode stepper alone: its peers are scripted."""
 
-from typing import Any
-
 import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heard import Heard
 from motet.actors.decode import GRANT, Outlets, Stepper, decode
 from motet.channels import device, prefill
 from motet.channels import store as stores
@@ -16,13 +15,6 @@ from motet.channels.device import Drop, Dropped, JoinFault, RowTokens, Snapshot,
 from motet.channels.emitter import Failed, Finish, Tokens
 from motet.channels.gauges import DecodeGauges
 from motet.channels.request import Sampling, Work
-
-
-class Heard(list[Any]):
-    """An outlet that keeps what it is sent."""
-
-    def send_nowait(self, value: Any, /) -> None:
-        self.append(value)
 
 
 class Bench:

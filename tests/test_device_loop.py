@@ -5,16 +5,10 @@ from typing import Any
 
 import attrs
 
+from heard import Heard
 from motet.actors.device import REPORT_EVERY, DeviceLoop, DevicePort, Watch
 from motet.channels.device import RowTokens, Shutdown, Step, Stepped
 from motet.channels.gauges import DeviceGauges
-
-
-class Heard(list[Any]):
-    """An outlet that keeps what it is sent."""
-
-    def send_nowait(self, value: Any, /) -> None:
-        self.append(value)
 
 
 @attrs.define
@@ -25,7 +19,7 @@ class Counting:
     steps: int
     step_time: float
     ends: int = 0
-    now: float = 1.0
+    now: float = 0.0
     made: int = 0
     width: int = 1
 
@@ -51,7 +45,6 @@ def told(steps: int, granted: int, step_time: float, ends: int = 0) -> list[tupl
     executor: Any = Counting(port, steps, step_time, ends)
     outlets = Heard(), decode, Heard()
     loop = DeviceLoop(executor, port, *outlets, DeviceGauges(), Watch(), clock=lambda: executor.now)
-    loop._reported = executor.now
     port.send_nowait(Step(granted))
     loop.run()
     reports = [message for message in decode if isinstance(message, Stepped)]

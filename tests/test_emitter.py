@@ -11,6 +11,7 @@ import structlog.testing
 import trio
 
 import families
+from heard import Heard
 from motet.actors.emitter import LONG, emitter
 from motet.channels import caller, decode
 from motet.channels.emitter import Accepted, Failed, Prepared, Rejected, ToEmitter, Tokens
@@ -34,13 +35,6 @@ def letters(text: str) -> tuple[int, ...]:
     tokens = tuple(TOKENIZER.encode(letter)[0] for letter in text)
     assert len(tokens) == len(text) and TOKENIZER.decode(list(tokens)) == text
     return tokens
-
-
-class Heard(list[Any]):
-    """An outlet that keeps what it is sent."""
-
-    def send_nowait(self, value: Any, /) -> None:
-        self.append(value)
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from heard import Heard
 from motet.actors.pace import Pace
 from motet.actors.prefill import Cohort, Outlets
 from motet.channels import decode
@@ -14,7 +15,6 @@ from motet.channels.gauges import PrefillGauges
 from motet.channels.prefill import Admit, Cutoff, Displace, Lease, ToPrefill, Withdraw
 from motet.channels.request import Sampling, Work
 from motet.channels.store import Put, ReleaseLease, Take
-from test_admission import Heard
 
 WORK = Work(1, tuple(range(5, 45)), 50, Sampling(), frozenset())
 PACE = Pace(0.2, 2048, 0.01, 0.0, 0.001, False, 8, True, True, True, True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as some
 from tokenizers import Tokenizer, decoders, models
 
 import families
+from heard import Heard
 from motet.actors.emitter import emitter
 from motet.channels import caller
 from motet.channels.emitter import Finish, ToEmitter, TokenLogprob, Tokens
@@ -25,7 +26,6 @@ from motet.engine.reasoning import Markup
 from motet.engine.row import Row
 from motet.engine.session import SamplingSession
 from motet.engine.vocabulary import Vocabulary
-from test_emitter import Heard
 from toy import Toy
 
 TOKENIZER = families.tokenizer()

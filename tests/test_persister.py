@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from archives import NAMESPACE, content, draft, scanned
+from heard import Heard
 from motet.actors import loading, writing
 from motet.actors.archive import Writer
 from motet.actors.catalogue import Catalogue
@@ -246,10 +247,6 @@ async def test_what_the_device_cannot_take_in_is_a_miss(tmp_path: pathlib.Path) 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_row_given_up_at_the_last_piece_is_answered_if_the_device_then_fails(gone: bool) -> None:
     """A shorter file would serve it too: it is not to be asked of a store that has cancelled already."""
-
-    class Heard(list[Any]):
-        def send_nowait(self, value: Any, /) -> None:
-            self.append(value)
 
     to_persister, to_store, to_prefill, device, reader, writer, trimmed = (Heard() for _ in range(7))
     threads = Threads(writer, reader)

@@ -4,6 +4,7 @@ import pytest
 
 import families
 import motet
+from heard import Heard
 from motet.actors import decode as decoding
 from motet.actors.decode import DeviceFailing
 from motet.actors.system import Settings, open_system
@@ -16,7 +17,7 @@ from motet.channels.request import Sampling, Work
 from motet.engine.group import Group
 from motet.engine.session import SamplingSession
 from test_containment import PROMPTS, all_told, check_as_new, check_whole, told
-from test_decode import Bench, Heard, faulted, snapshot, stepped
+from test_decode import Bench, faulted, snapshot, stepped
 
 LIMIT = 24
 

@@ -1,13 +1,12 @@
 """The prompt-cache store alone, its peers scripted; and its index of prefixes against a plain search."""
 
-from typing import Any
-
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from heard import Heard
 from motet.actors.prefixes import PrefixIndex
 from motet.actors.store import Store, store
 from motet.channels import persister
@@ -29,13 +28,6 @@ from motet.channels.store import (
 )
 
 Tokens = tuple[int, ...]
-
-
-class Heard(list[Any]):
-    """An outlet that keeps what it is sent."""
-
-    def send_nowait(self, value: Any, /) -> None:
-        self.append(value)
 
 
 class Shelf:
