@@ -64,9 +64,8 @@ class Group:
         self._model = model
         self._patience = patience
         self._observe = observe
-        on_cpu = mx.default_device() == mx.Device(mx.cpu)
-        self._reads_at_once = on_cpu
-        self._copy_rate = _CPU_COPY_RATE if on_cpu else _GPU_COPY_RATE
+        self._reads_at_once = _on_cpu()
+        self._copy_rate = _CPU_COPY_RATE if _on_cpu() else _GPU_COPY_RATE
         self.clear()
 
     def clear(self) -> None:
@@ -232,6 +231,10 @@ class Group:
             if self._unread is not None:
                 self._unread = self._unread.without(numbers)
             self._sampler = None
+
+
+def _on_cpu() -> bool:
+    return mx.default_device() == mx.Device(mx.cpu)
 
 
 def _evaluate(arrays: list[mx.array]) -> float:
